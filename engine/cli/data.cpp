@@ -1,6 +1,8 @@
 // `engine data`: make a tokenised data set from text, and look at one.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,10 +12,13 @@
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/progress_line.h"
+#include "engine/cli/stop_signals.h"
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
 #include "engine/data/rearrange.h"
 #include "engine/data/temporary_file.h"
+#include "engine/data/unfinished_build.h"
 
 namespace engine::cli {
 namespace {
@@ -55,18 +60,74 @@ absl::StatusOr<std::unique_ptr<data::Tokenizer>> TokenizerOf(const recipe::Token
   return data::MakeTokenizer(files);
 }
 
+// "1:02:03", "2:03".
+std::string Clock(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+// The share is of the inputs' bytes as they are on disk, and so is the time left; MB are of text.
+std::string ProgressText(const data::BuildProgress& progress, double seconds) {
+  const std::int64_t read = progress.read_bytes - progress.resumed_bytes;
+  const std::int64_t left = progress.input_bytes - progress.read_bytes;
+  std::string text = fmt::format("{:.1f} %, {:.1f} MB/s",
+                                 100 * static_cast<double>(progress.read_bytes) /
+                                     static_cast<double>(std::max(progress.input_bytes, std::int64_t{1})),
+                                 static_cast<double>(progress.text_bytes) / 1e6 / seconds);
+  if (read > 0 && left >= 0)
+    text += fmt::format(", {} left", Clock(seconds * static_cast<double>(left) / static_cast<double>(read)));
+  return text + fmt::format("; {} documents, {} tokens of {} of text; {} of {} files",
+                            WithThousands(progress.documents),
+                            FormatCount(static_cast<double>(progress.tokens)),
+                            FormatBytes(progress.text_bytes), progress.finished_inputs, progress.inputs);
+}
+
+absl::StatusOr<data::PreprocessResult> BuildWithProgress(data::PreprocessOptions options,
+                                                         const data::Tokenizer& tokenizer) {
+  ProgressLine line;
+  const auto begin = std::chrono::steady_clock::now();
+  options.progress = [&](const data::BuildProgress& progress) {
+    if (!line.IsDue()) return;
+    line.Show(ProgressText(progress,
+                           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+  };
+  options.stopped = [] { return StopSignals::Came() != 0; };
+  return data::Preprocess(options, tokenizer);
+}
+
+// Why a build has failed, or was stopped, and how it goes on.
+int FailBuild(const absl::Status& status, const std::string& output_prefix) {
+  const int exit_code = absl::IsCancelled(status) ? 128 + StopSignals::Came() : Fail(status);
+  const std::string unfinished = data::UnfinishedPath(output_prefix);
+  std::error_code ignored;
+  if (absl::IsCancelled(status)) Print(stderr, "note: stopped\n");
+  if (!absl::IsFailedPrecondition(status) && std::filesystem::exists(unfinished, ignored)) {
+    Print(stderr,
+          "note: what is done is kept in {}: the same command goes on from there, and begins anew with "
+          "--restart\n",
+          unfinished);
+  }
+  return exit_code;
+}
+
 int Build(const BuildArguments& arguments) {
   data::PreprocessOptions options = arguments.options;
   options.tokenizer = arguments.tokenizer;
-  options.format = arguments.format == "text" ? data::InputFormat::kText : data::InputFormat::kJsonLines;
+  options.format = arguments.format == "text"      ? data::InputFormat::kText
+                   : arguments.format == "parquet" ? data::InputFormat::kParquet
+                                                   : data::InputFormat::kJsonLines;
   if (options.format != data::InputFormat::kText && !options.document_separator.empty()) {
-    return Fail(InvalidArgument("--document-separator is for --format text; a line of JSON is a document"));
+    return Fail(InvalidArgument(
+        "--document-separator is for --format text; a line of JSON, or a row of Parquet, is a document"));
   }
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = TokenizerOf(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
-  data::RemoveTemporaryFilesOnSignals();
-  const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
-  if (!result.ok()) return Fail(result.status());
+  const StopSignals signals;
+  const absl::StatusOr<data::PreprocessResult> result = BuildWithProgress(options, **tokenizer);
+  if (!result.ok()) return FailBuild(result.status(), options.output_prefix);
+  if (result->resumed_documents > 0)
+    Print(stdout, "{} documents had been read before\n", WithThousands(result->resumed_documents));
   std::int64_t bytes = 0;
   std::int64_t duplicates = 0;
   for (const data::ReadInput& input : result->inputs) {
@@ -206,20 +267,25 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   const auto arguments = std::make_shared<BuildArguments>();
   data::PreprocessOptions& options = arguments->options;
   command
-      ->add_option("--input", options.inputs,
-                   "Text files, plain or compressed by gzip or Zstandard, and directories of them")
+      ->add_option(
+          "--input", options.inputs,
+          "Text files, plain or compressed by gzip or Zstandard, Parquet files, and directories of them")
       ->required()
       ->type_name("FILE");
   command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
       ->required()
       ->type_name("PREFIX");
-  command->add_option("--format", arguments->format, "jsonl: one JSON object a line; text: plain text")
-      ->check(CLI::IsMember({"jsonl", "text"}))
+  command
+      ->add_option(
+          "--format", arguments->format,
+          "jsonl: one JSON object a line, or rows of Parquet; parquet: these alone; text: plain text")
+      ->check(CLI::IsMember({"jsonl", "parquet", "text"}))
       ->capture_default_str();
   command
       ->add_option(
           "--json-key", options.json_keys,
-          "Keys whose values are texts, each for a data set named after it; a.b is b in the object a")
+          "Keys (columns of Parquet) whose values are texts, each for a data set named after it; a.b is b "
+          "in the object a")
       ->type_name("KEY")
       ->capture_default_str();
   command->add_option("--document-separator", options.document_separator,
@@ -233,11 +299,15 @@ void AddBuild(CLI::App* parent, int* exit_code) {
                    "Threads that tokenise; the data set is the same with any number of them")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  command->add_flag("--restart", options.restart,
+                    "Throw away what a build of the same PREFIX, killed or stopped, has left unfinished");
   AddTokenizer(command, &arguments->tokenizer);
   command->add_option("--end-of-document", arguments->tokenizer.end_of_document,
                       "The token of --append-eod, where the tokenizer's files do not tell it");
   command->footer(
-      "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options");
+      "A build that was killed or stopped goes on where it was when it is started again.\n"
+      "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options; 128 + n a "
+      "stop by signal n");
   command->callback([arguments, exit_code] { *exit_code = Build(*arguments); });
 }
 

@@ -18,7 +18,6 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -97,12 +96,17 @@ struct EncodedDocuments {
   std::vector<std::int32_t> lengths;    // of sequences
   std::vector<std::int32_t> sequences;  // of documents: how many each has
 };
-// One document of any number of sequences. A token that the type cannot hold is an error.
+// One sequence more; whoever adds them all pushes their number on `sequences`. A token that the type cannot hold is an error.
+absl::Status AppendSequence(TokenType type, std::span<const std::int32_t> tokens,
+                            EncodedDocuments* documents);
+// One document of any number of sequences.
 absl::Status EncodeDocument(TokenType type, std::span<const std::vector<std::int32_t>> sequences,
                             EncodedDocuments* documents);
 
+class DatasetSpool;
+
 // Writes a data set under temporary names beside PREFIX; nothing has the final names before Finish, and
-// whatever is unfinished is removed by the destructor.
+// whatever is unfinished is removed by the destructor. Memory does not grow with the data set.
 class IndexedDatasetWriter {
  public:
   static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(const std::string& prefix,
@@ -114,22 +118,18 @@ class IndexedDatasetWriter {
   absl::Status Add(const EncodedDocuments& documents);
   absl::Status Finish();
 
-  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
-  std::int64_t documents() const { return static_cast<std::int64_t>(documents_.size()) - 1; }
-  std::int64_t tokens() const { return tokens_; }
+  std::int64_t sequences() const;
+  std::int64_t documents() const;
+  std::int64_t tokens() const;
 
  private:
   IndexedDatasetWriter(std::string prefix, TokenType type);
-  absl::Status WriteIndex();
 
   std::string prefix_;
-  TemporaryFile temporary_bin_;
-  TemporaryFile temporary_idx_;
   TokenType type_;
-  std::FILE* bin_ = nullptr;
-  std::int64_t tokens_ = 0;
-  std::vector<std::int32_t> lengths_;
-  std::vector<std::int64_t> documents_ = {0};
+  std::vector<std::unique_ptr<TemporaryFile>> temporary_files_;
+  std::unique_ptr<DatasetSpool> spool_;
+  bool finished_ = false;
 };
 
 }  // namespace engine::data

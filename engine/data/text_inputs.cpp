@@ -144,14 +144,17 @@ absl::Status TextsOf(const nlohmann::json& object, const std::string& key, Texts
 // simdjson, for lines that are as they should be: it says too little of others, which are read once more by ParseLine.
 class FastLines {
  public:
-  // The texts of each key; false: the line is not read, for whatever reason. They are valid until the next call.
-  bool Read(std::string_view line, std::span<const std::string> keys, std::vector<Texts>* texts) {
+  // The texts of each key; false: the line is not read, for whatever reason. They are valid until the next call. `behind`: bytes
+  // behind the line that may be read; where there are few, the line is copied first.
+  bool Read(std::string_view line, std::size_t behind, std::span<const std::string> keys,
+            std::vector<Texts>* texts) {
     simdjson::dom::object object;
     if (line.size() > capacity_) {
       if (parser_.allocate(line.size(), kMostJsonDepth) != simdjson::SUCCESS) return false;
       capacity_ = line.size();
     }
-    if (parser_.parse(line.data(), line.size()).get(object) != simdjson::SUCCESS) return false;
+    const bool copies = behind < simdjson::SIMDJSON_PADDING;
+    if (parser_.parse(line.data(), line.size(), copies).get(object) != simdjson::SUCCESS) return false;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       simdjson::dom::element found;
       if (!Find(object, keys[i], &found) || !AddTexts(found, &(*texts)[i])) return false;
@@ -236,7 +239,9 @@ absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
     };
     for (Texts& of_key : texts) of_key.clear();
     nlohmann::json object;
-    if (!fast.Read(line, keys, &texts)) {
+    const auto behind =
+        static_cast<std::size_t>(contents.data() + contents.size() - (line.data() + line.size()));
+    if (!fast.Read(line, behind, keys, &texts)) {
       ASSIGN_OR_RETURN(object, ParseLine(line, place.path, line_number));
       for (std::size_t i = 0; i < keys.size(); ++i) {
         texts[i].clear();
