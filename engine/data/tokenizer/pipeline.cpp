@@ -8,7 +8,6 @@
 #include "engine/base/status.h"
 #include "engine/data/tokenizer/byte_characters.h"
 #include "engine/data/tokenizer/utf8.h"
-#include "engine/data/tokenizer/word_cache.h"
 
 namespace engine::tokenizer {
 namespace {
@@ -35,6 +34,7 @@ struct Pipeline::Workspace {
   std::vector<std::uint32_t> ends;  // of a word's parts
   WordWorkspace encoder;
   WordCache cache;
+  LongWordCache long_words;
 };
 
 // One of the idle workspaces, or a new one, for the time of one call.
@@ -210,37 +210,60 @@ absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, Workspa
 
 absl::Status Pipeline::EncodeParts(std::string_view text, std::span<const std::uint32_t> ends,
                                    Workspace* work, std::vector<std::int32_t>* ids) const {
-  const char* const readable = text.data() + text.size();
   // Some words at a time: their places in the cache are asked for before the first is looked up. Ids of those that are
   // known are put together here, so that the caller's vector grows seldom.
-  constexpr std::size_t kTogether = 32;
+  constexpr std::size_t kTogether = 64;
   WordCache::Key keys[kTogether];
+  std::uint32_t places[kTogether];
   std::int32_t known[kTogether * WordCache::kMostIds];
   std::uint32_t begin = 0;
   while (!ends.empty()) {
     const std::span<const std::uint32_t> some = ends.first(std::min(kTogether, ends.size()));
     ends = ends.subspan(some.size());
+    const bool is_readable = some.back() + sizeof(WordCache::Key) <= text.size();
     std::uint32_t at = begin;
     for (std::size_t i = 0; i < some.size(); ++i) {
-      keys[i] = WordCache::KeyOf(text.substr(at, some[i] - at), readable);
-      work->cache.Prefetch(keys[i]);
+      const std::size_t bytes = some[i] - at;
+      if (is_readable && bytes <= WordCache::kMostBytes) {
+        keys[i] = WordCache::KeyOfReadable(text.data() + at, bytes);
+      } else {
+        keys[i] = WordCache::KeyOf(text.substr(at, bytes));
+      }
+      places[i] = static_cast<std::uint32_t>(WordCache::PlaceOf(keys[i]));
+      work->cache.Prefetch(places[i]);
       at = some[i];
     }
     std::size_t count = 0;
     for (std::size_t i = 0; i < some.size(); ++i) {
-      const std::string_view word = text.substr(begin, some[i] - begin);
-      begin = some[i];
-      const std::size_t found = work->cache.Find(keys[i], known + count);
+      const std::size_t found = work->cache.Find(keys[i], places[i], known + count);
       count += found;
-      if (found > 0) continue;
-      ids->insert(ids->end(), known, known + count);
-      count = 0;
-      const std::size_t before = ids->size();
-      RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
-      work->cache.Put(keys[i], std::span(*ids).subspan(before));
+      if (found == 0) {
+        ids->insert(ids->end(), known, known + count);
+        count = 0;
+        const std::uint32_t word = i == 0 ? begin : some[i - 1];
+        RETURN_IF_ERROR(EncodeWord(text.substr(word, some[i] - word), keys[i], places[i], work, ids));
+      }
     }
     ids->insert(ids->end(), known, known + count);
+    begin = some.back();
   }
+  return absl::OkStatus();
+}
+
+// Of a word that the cache of short words does not have.
+absl::Status Pipeline::EncodeWord(std::string_view word, const WordCache::Key& key, std::size_t place,
+                                  Workspace* work, std::vector<std::int32_t>* ids) const {
+  const bool is_long = word.size() > LongWordCache::kMostBytes;
+  const std::uint64_t hash = is_long ? 0 : LongWordCache::HashOf(word);
+  if (!is_long) {
+    const std::span<const std::int32_t> found = work->long_words.Find(word, hash);
+    ids->insert(ids->end(), found.begin(), found.end());
+    if (!found.empty()) return absl::OkStatus();
+  }
+  const std::size_t before = ids->size();
+  RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
+  const std::span<const std::int32_t> made = std::span(*ids).subspan(before);
+  if (!work->cache.Put(key, place, made) && !is_long) work->long_words.Put(word, hash, made);
   return absl::OkStatus();
 }
 

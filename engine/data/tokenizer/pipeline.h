@@ -17,6 +17,7 @@
 #include "engine/data/tokenizer/description.h"
 #include "engine/data/tokenizer/normalizer_chain.h"
 #include "engine/data/tokenizer/word_borders.h"
+#include "engine/data/tokenizer/word_cache.h"
 #include "engine/data/tokenizer/word_cutter.h"
 #include "engine/data/tokenizer/word_encoder.h"
 
@@ -72,6 +73,8 @@ class Pipeline {
   // Of the words that end at these places of `text` and are all of it.
   absl::Status EncodeParts(std::string_view text, std::span<const std::uint32_t> ends, Workspace* work,
                            std::vector<std::int32_t>* ids) const;
+  absl::Status EncodeWord(std::string_view word, const WordCache::Key& key, std::size_t place,
+                          Workspace* work, std::vector<std::int32_t>* ids) const;
 
   Description description_;
   bool of_bytes_ = false;

@@ -6,6 +6,13 @@
 #include <bit>
 
 namespace engine::tokenizer {
+namespace {
+
+std::uint64_t HashOf(std::string_view token) { return XXH3_64bits(token.data(), token.size()); }
+
+std::uint32_t TagOf(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
+
+}  // namespace
 
 void Vocabulary::Reserve(std::size_t tokens, std::size_t bytes) {
   bytes_.reserve(bytes);
@@ -18,36 +25,41 @@ bool Vocabulary::Add(std::string_view token, std::int32_t id) {
   if (slots_.size() < 2 * (static_cast<std::size_t>(tokens_) + 1)) {
     Grow(std::max<std::size_t>(16, 2 * slots_.size()));
   }
-  const std::size_t slot = SlotOf(token);
-  if (slots_[slot] != kNoToken) return false;
+  const std::uint64_t hash = HashOf(token);
+  Slot& slot = slots_[SlotOf(token, hash)];
+  if (slot.id != kNoToken) return false;
   if (id >= size()) spans_.resize(Index(id) + 1);
   Span& span = spans_[Index(id)];
   span.begin = bytes_.size();
   span.length = token.size();
   span.is_used = 1;
   bytes_ += token;
-  slots_[slot] = id;
+  slot = {id, TagOf(hash)};
   ++tokens_;
   return true;
 }
 
 std::int32_t Vocabulary::Find(std::string_view token) const {
-  return slots_.empty() ? kNoToken : slots_[SlotOf(token)];
+  return slots_.empty() ? kNoToken : slots_[SlotOf(token, HashOf(token))].id;
 }
 
 // Where the token is, or would be put.
-std::size_t Vocabulary::SlotOf(std::string_view token) const {
+std::size_t Vocabulary::SlotOf(std::string_view token, std::uint64_t hash) const {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = XXH3_64bits(token.data(), token.size()) & mask;
-  while (slots_[slot] != kNoToken && Token(slots_[slot]) != token) slot = (slot + 1) & mask;
+  const std::uint32_t tag = TagOf(hash);
+  std::size_t slot = hash & mask;
+  while (slots_[slot].id != kNoToken && (slots_[slot].tag != tag || Token(slots_[slot].id) != token))
+    slot = (slot + 1) & mask;
   return slot;
 }
 
 void Vocabulary::Grow(std::size_t slots) {
   if (slots <= slots_.size()) return;
-  slots_.assign(slots, kNoToken);
+  slots_.assign(slots, {});
   for (std::int32_t id = 0; id < size(); ++id) {
-    if (Has(id)) slots_[SlotOf(Token(id))] = id;
+    if (!Has(id)) continue;
+    const std::uint64_t hash = HashOf(Token(id));
+    slots_[SlotOf(Token(id), hash)] = {id, TagOf(hash)};
   }
 }
 

@@ -38,13 +38,16 @@ class Vocabulary {
     std::uint64_t is_used : 1 = 0;
   };
   static std::size_t Index(std::int32_t id) { return static_cast<std::size_t>(id); }
-  std::size_t SlotOf(std::string_view token) const;
+  struct Slot {
+    std::int32_t id = kNoToken;
+    std::uint32_t tag = 0;  // bits of the token's hash
+  };
+  std::size_t SlotOf(std::string_view token, std::uint64_t hash) const;
   void Grow(std::size_t slots);
 
   std::string bytes_;
   std::vector<Span> spans_;  // by id
-  std::vector<std::int32_t>
-      slots_;  // open addressing: ids; as many as a power of two, at most half of them full
+  std::vector<Slot> slots_;  // open addressing; as many as a power of two, at most half of them full
   std::int32_t tokens_ = 0;
 };
 
