@@ -9,6 +9,10 @@
 namespace engine::tokenizer {
 namespace {
 
+std::size_t PairOf(char before, char last) {
+  return std::size_t{static_cast<unsigned char>(before)} << 8 | static_cast<unsigned char>(last);
+}
+
 std::uint64_t EdgeKey(std::uint32_t state, unsigned char byte) { return std::uint64_t{state} << 8 | byte; }
 
 // The last character of a text that is not empty, and where it begins.
@@ -38,6 +42,11 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<std::pair<std::string, Adde
     bool& is_last = is_last_byte_[static_cast<unsigned char>(text.back())];
     if (!is_last) last_bytes_ += text.back();
     is_last = true;
+    if (text.size() > 1) {
+      is_last_pair_[PairOf(text[text.size() - 2], text.back())] = true;
+    } else {
+      for (int byte = 0; byte < 256; ++byte) is_last_pair_[PairOf(static_cast<char>(byte), text[0])] = true;
+    }
     std::uint32_t state = 0;
     for (std::size_t i = text.size(); i-- > 0;) {
       const auto byte = static_cast<unsigned char>(text[i]);
@@ -110,6 +119,7 @@ void AddedTokenFinder::FindLongest(std::string_view text,
     if (state == 0) {
       i = LastPlace(text, i, places);
       if (i == std::string_view::npos) return;
+      if (i > 0 && !is_last_pair_[PairOf(text[i - 1], text[i])]) continue;
     }
     state = Step(state, static_cast<unsigned char>(text[i]));
     if (longest_[state] >= 0)

@@ -4,6 +4,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -43,7 +44,9 @@ class AddedTokenFinder {
   std::vector<std::uint32_t> lengths_;
   bool has_ordinary_ = false;  // a token that is not special
   std::array<bool, 256> is_last_byte_ = {};
-  std::string last_bytes_;                                  // the same bytes
+  std::string last_bytes_;  // the same bytes
+  std::bitset<std::size_t{1} << 16>
+      is_last_pair_;  // the last two bytes of a token, or any byte and a token of one
   absl::flat_hash_map<std::uint64_t, std::uint32_t> next_;  // (state, byte)
   std::vector<std::uint32_t> fallback_;                     // by state
   std::vector<std::int32_t> longest_;                       // by state: the token, or -1

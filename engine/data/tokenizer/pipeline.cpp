@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 31;
 constexpr std::string_view kNoCharacter = "\uFFFD";
+constexpr std::string_view kBlankSymbol = "\u2581";
 
 // Bytes at the beginning of `text`, which is not empty, that begin no well-formed character.
 std::size_t InvalidPrefix(std::string_view text) {
@@ -29,6 +30,7 @@ struct Pipeline::Workspace {
   std::vector<Segment> segments;
   std::vector<Segment> pieces;
   std::string normalized;
+  std::string word;  // normalized
   CutterWorkspace cutter;
   std::vector<std::string_view> words;
   std::vector<std::uint32_t> ends;  // of a word's parts
@@ -75,12 +77,60 @@ absl::Status Pipeline::Prepare() {
   ASSIGN_OR_RETURN(normalizer_, NormalizerChain::Make(description_.normalizers));
   ASSIGN_OR_RETURN(cutter_, WordCutter::Make(cutters, of_bytes_));
   scanner_ = cutter_->scanner();
-  if (!of_bytes_) borders_ = WordBorders::Of(description_.model);
+  if (!of_bytes_) {
+    blanks_ = BlanksOf(description_);
+    borders_ = WordBorders::Of(description_.model, /*spaces_are_blanks=*/blanks_.has_value());
+    if (!borders_.has_value()) blanks_.reset();
+  }
   ASSIGN_OR_RETURN(encoder_, MakeWordEncoder(description_.model, of_bytes_));
   ASSIGN_OR_RETURN(decoder_, DecoderChain::Make(description_.decoders, description_.has_decoder));
   RETURN_IF_ERROR(MakeFinders());
   MakeTokens();
   return absl::OkStatus();
+}
+
+std::optional<Pipeline::Blanks> Pipeline::BlanksOf(const Description& description) {
+  if (std::any_of(description.added_tokens.begin(), description.added_tokens.end(),
+                  [](const AddedToken& token) { return token.normalized; }))
+    return std::nullopt;
+  Blanks blanks;
+  bool has_spaces = true;  // that are no blank symbols
+  for (const Normalizer& normalizer : description.normalizers) {
+    if (const auto* prepend = std::get_if<Prepend>(&normalizer)) {
+      if (prepend->text != kBlankSymbol || blanks.prepends != PrependScheme::kNever) return std::nullopt;
+      blanks.prepends = PrependScheme::kAlways;
+    } else if (const auto* replace = std::get_if<Replace>(&normalizer)) {
+      if (replace->pattern.is_regex || replace->pattern.text != " " || replace->content != kBlankSymbol)
+        return std::nullopt;
+      has_spaces = false;
+    } else if (const auto* pieces = std::get_if<SentencePieceNormalize>(&normalizer)) {
+      if (!pieces->charsmap.empty() || pieces->remove_extra_whitespaces || !pieces->escape_whitespaces ||
+          pieces->whitespace_is_suffix || !pieces->user_defined.empty() ||
+          description.normalizers.size() != 1)
+        return std::nullopt;
+      if (pieces->add_dummy_prefix) blanks.prepends = PrependScheme::kAlways;
+      has_spaces = false;
+    } else {
+      return std::nullopt;
+    }
+  }
+  for (const PreTokenizer& cutter : description.pre_tokenizers) {
+    if (const auto* metaspace = std::get_if<Metaspace>(&cutter)) {
+      if (metaspace->replacement != kBlankSymbol || metaspace->split || !description.normalizers.empty() ||
+          description.pre_tokenizers.size() != 1)
+        return std::nullopt;
+      blanks = {metaspace->scheme, /*unless_there=*/true};
+      has_spaces = false;
+    } else if (const auto* split = std::get_if<Split>(&cutter)) {
+      // Nothing is cut where there are no spaces.
+      if (has_spaces || split->pattern.is_regex || split->pattern.text != " " || split->invert)
+        return std::nullopt;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (has_spaces) return std::nullopt;
+  return blanks;
 }
 
 absl::Status Pipeline::MakeFinders() {
@@ -167,14 +217,16 @@ absl::Status Pipeline::EncodeValid(std::string_view text, bool is_first, const E
       ids->push_back(segment.id);
       continue;
     }
-    RETURN_IF_ERROR(
-        EncodeBetween(segment.text, is_first && segment.text.data() == text.data(), options, work, ids));
+    RETURN_IF_ERROR(EncodeBetween(segment.text, is_first && segment.text.data() == text.data(),
+                                  text.data() + text.size(), options, work, ids));
   }
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options,
-                                     Workspace* work, std::vector<std::int32_t>* ids) const {
+absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const char* readable,
+                                     const EncodeOptions& options, Workspace* work,
+                                     std::vector<std::int32_t>* ids) const {
+  if (blanks_.has_value()) return EncodeWithSpaces(text, is_first, readable, work, ids);
   ASSIGN_OR_RETURN(const std::string_view normalized, normalizer_->Apply(text, &work->normalized));
   work->pieces.clear();
   normalized_tokens_.Cut(normalized, options.special_tokens, &work->pieces);
@@ -183,17 +235,40 @@ absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const
       ids->push_back(piece.id);
       continue;
     }
-    RETURN_IF_ERROR(EncodePiece(piece.text, is_first && piece.text.data() == normalized.data(), work, ids));
+    RETURN_IF_ERROR(EncodePiece(piece.text, is_first && piece.text.data() == normalized.data(),
+                                normalized.data() + normalized.size(), work, ids));
   }
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, Workspace* work,
-                                   std::vector<std::int32_t>* ids) const {
+absl::Status Pipeline::EncodeWithSpaces(std::string_view text, bool is_first, const char* readable,
+                                        Workspace* work, std::vector<std::int32_t>* ids) const {
+  work->ends.clear();
+  borders_->Cut(text, &work->ends);
+  std::span<const std::uint32_t> ends = work->ends;
+  const bool is_there = blanks_->unless_there && (text.starts_with(' ') || text.starts_with(kBlankSymbol));
+  const bool prepends =
+      blanks_->prepends == PrependScheme::kAlways || (blanks_->prepends == PrependScheme::kFirst && is_first);
+  std::uint32_t begin = 0;
+  if (prepends && !is_there) {
+    work->normalized = " ";
+    if (borders_->JoinsBlankBefore(text)) {
+      begin = ends[0];
+      work->normalized += text.substr(0, begin);
+      ends = ends.subspan(1);
+    }
+    const auto size = static_cast<std::uint32_t>(work->normalized.size());
+    RETURN_IF_ERROR(EncodeParts(work->normalized, 0, {&size, 1}, work->normalized.data() + size, work, ids));
+  }
+  return EncodeParts(text, begin, ends, readable, work, ids);
+}
+
+absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, const char* readable,
+                                   Workspace* work, std::vector<std::int32_t>* ids) const {
   if (scanner_.has_value()) {
     work->cutter.ends.clear();
     Scan(*scanner_, text, &work->cutter.ends);
-    return EncodeParts(text, work->cutter.ends, work, ids);
+    return EncodeParts(text, 0, work->cutter.ends, readable, work, ids);
   }
   RETURN_IF_ERROR(cutter_->Cut(text, is_first, &work->cutter, &work->words));
   for (const std::string_view word : work->words) {
@@ -203,27 +278,28 @@ absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, Workspa
     } else {
       work->ends.push_back(static_cast<std::uint32_t>(word.size()));
     }
-    RETURN_IF_ERROR(EncodeParts(word, work->ends, work, ids));
+    RETURN_IF_ERROR(EncodeParts(word, 0, work->ends, word.data() + word.size(), work, ids));
   }
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodeParts(std::string_view text, std::span<const std::uint32_t> ends,
-                                   Workspace* work, std::vector<std::int32_t>* ids) const {
+absl::Status Pipeline::EncodeParts(std::string_view text, std::uint32_t begin,
+                                   std::span<const std::uint32_t> ends, const char* readable, Workspace* work,
+                                   std::vector<std::int32_t>* ids) const {
   // Some words at a time: their places in the cache are asked for before the first is looked up. Ids of those that are
   // known are put together here, so that the caller's vector grows seldom.
   constexpr std::size_t kTogether = 64;
   WordCache::Key keys[kTogether];
   std::uint32_t places[kTogether];
   std::int32_t known[kTogether * WordCache::kMostIds];
-  std::uint32_t begin = 0;
   while (!ends.empty()) {
     const std::span<const std::uint32_t> some = ends.first(std::min(kTogether, ends.size()));
     ends = ends.subspan(some.size());
-    const bool is_readable = some.back() + sizeof(WordCache::Key) <= text.size();
     std::uint32_t at = begin;
     for (std::size_t i = 0; i < some.size(); ++i) {
       const std::size_t bytes = some[i] - at;
+      const bool is_readable =
+          readable - (text.data() + at) >= static_cast<std::ptrdiff_t>(sizeof(WordCache::Key));
       if (is_readable && bytes <= WordCache::kMostBytes) {
         keys[i] = WordCache::KeyOfReadable(text.data() + at, bytes);
       } else {
@@ -261,7 +337,13 @@ absl::Status Pipeline::EncodeWord(std::string_view word, const WordCache::Key& k
     if (!found.empty()) return absl::OkStatus();
   }
   const std::size_t before = ids->size();
-  RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
+  std::string_view normalized = word;
+  if (blanks_.has_value()) {
+    work->word.clear();
+    for (const char c : word) c == ' ' ? void(work->word += kBlankSymbol) : work->word.push_back(c);
+    normalized = work->word;
+  }
+  RETURN_IF_ERROR(encoder_->Encode(normalized, &work->encoder, ids));
   const std::span<const std::int32_t> made = std::span(*ids).subspan(before);
   if (!work->cache.Put(key, place, made) && !is_long) work->long_words.Put(word, hash, made);
   return absl::OkStatus();

@@ -66,13 +66,18 @@ class Pipeline {
 
   absl::Status EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options,
                            Workspace* work, std::vector<std::int32_t>* ids) const;
-  absl::Status EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options,
-                             Workspace* work, std::vector<std::int32_t>* ids) const;
-  absl::Status EncodePiece(std::string_view text, bool is_first, Workspace* work,
+  // Below, bytes behind `text` may be read up to `readable`, whatever they are.
+  absl::Status EncodeBetween(std::string_view text, bool is_first, const char* readable,
+                             const EncodeOptions& options, Workspace* work,
+                             std::vector<std::int32_t>* ids) const;
+  // Of text in which spaces stand for blank symbols yet (blanks_).
+  absl::Status EncodeWithSpaces(std::string_view text, bool is_first, const char* readable, Workspace* work,
+                                std::vector<std::int32_t>* ids) const;
+  absl::Status EncodePiece(std::string_view text, bool is_first, const char* readable, Workspace* work,
                            std::vector<std::int32_t>* ids) const;
-  // Of the words that end at these places of `text` and are all of it.
-  absl::Status EncodeParts(std::string_view text, std::span<const std::uint32_t> ends, Workspace* work,
-                           std::vector<std::int32_t>* ids) const;
+  // Of the words that end at these places of `text`, of which the first begins at `begin`.
+  absl::Status EncodeParts(std::string_view text, std::uint32_t begin, std::span<const std::uint32_t> ends,
+                           const char* readable, Workspace* work, std::vector<std::int32_t>* ids) const;
   absl::Status EncodeWord(std::string_view word, const WordCache::Key& key, std::size_t place,
                           Workspace* work, std::vector<std::int32_t>* ids) const;
 
@@ -82,6 +87,14 @@ class Pipeline {
   std::optional<WordCutter> cutter_;
   std::optional<Scanner> scanner_;      // all that the cutter does
   std::optional<WordBorders> borders_;  // where words may be cut further
+  // Set where all that normalizers and pre-tokenizers do is to make blank symbols of spaces and perhaps to put one before
+  // a text. Then only words that are not in the cache are normalized.
+  struct Blanks {
+    PrependScheme prepends = PrependScheme::kNever;
+    bool unless_there = false;  // not before a text that begins with one
+  };
+  static std::optional<Blanks> BlanksOf(const Description& description);
+  std::optional<Blanks> blanks_;
   std::unique_ptr<WordEncoder> encoder_;
   std::optional<DecoderChain> decoder_;
   AddedTokenFinder raw_tokens_;

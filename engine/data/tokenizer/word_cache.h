@@ -17,13 +17,13 @@ namespace engine::tokenizer {
 
 // The bytes of a word, 15 at most, and their number in the highest byte. Zero: of a word that is too long.
 struct WordKey {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
+  std::uint64_t low;
+  std::uint64_t high;
 };
 
 // What of 16 bytes belongs to a word of so many.
 inline constexpr std::array<WordKey, 16> kWordKeyMasks = [] {
-  std::array<WordKey, 16> masks;
+  std::array<WordKey, 16> masks = {};
   for (std::size_t bytes = 0; bytes < masks.size(); ++bytes) {
     masks[bytes].low = bytes >= 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << 8 * bytes) - 1;
     masks[bytes].high = bytes <= 8 ? 0 : (std::uint64_t{1} << 8 * (bytes - 8)) - 1;
@@ -51,7 +51,7 @@ class WordCache {
   }
   // Of any word, of which nothing behind is read.
   static Key KeyOf(std::string_view word) {
-    Key key;
+    Key key = {};
     if (word.size() > kMostBytes) return key;
     std::memcpy(&key, word.data(), word.size());
     key.high |= std::uint64_t{word.size()} << 56;
