@@ -40,6 +40,10 @@ class MergeTable {
     }
   }
 
+  void Prefetch(std::int32_t left, std::int32_t right) const {
+    __builtin_prefetch(&slots_[SlotOf(left, right)]);
+  }
+
   // The pair's merge, or one with rank kNoRank.
   Found Find(std::int32_t left, std::int32_t right) const {
     for (std::size_t slot = SlotOf(left, right);; slot = (slot + 1) & (slots_.size() - 1)) {
@@ -230,6 +234,8 @@ class BpeEncoder final : public WordEncoder {
       if (found[best].rank == kNoRank) break;
       ids[best] = found[best].product;
       --count;
+      if (best + 1 < count) merges_.Prefetch(ids[best], ids[best + 2]);
+      if (best > 0) merges_.Prefetch(ids[best - 1], ids[best]);
       for (std::size_t i = best + 1; i < count; ++i) {
         ids[i] = ids[i + 1];
         found[i] = found[i + 1];

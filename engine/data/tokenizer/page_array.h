@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstring>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -35,7 +36,11 @@ class PageArray {
     }
     data_ = reinterpret_cast<T*>(begin);
   }
+  PageArray(const PageArray& other) : PageArray(other.size_) {
+    if (size_ > 0) std::memcpy(data_, other.data_, bytes());
+  }
   PageArray(PageArray&& other) noexcept { *this = std::move(other); }
+  PageArray& operator=(const PageArray& other) { return *this = PageArray(other); }
   PageArray& operator=(PageArray&& other) noexcept {
     std::swap(mapped_, other.mapped_);
     std::swap(mapped_bytes_, other.mapped_bytes_);
@@ -50,6 +55,7 @@ class PageArray {
   T* data() { return data_; }
   const T* data() const { return data_; }
   std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
   T& operator[](std::size_t i) { return data_[i]; }
   const T& operator[](std::size_t i) const { return data_[i]; }
 

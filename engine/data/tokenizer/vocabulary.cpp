@@ -27,20 +27,20 @@ bool Vocabulary::Add(std::string_view token, std::int32_t id) {
   }
   const std::uint64_t hash = HashOf(token);
   Slot& slot = slots_[SlotOf(token, hash)];
-  if (slot.id != kNoToken) return false;
+  if (slot.id_plus_1 != 0) return false;
   if (id >= size()) spans_.resize(Index(id) + 1);
   Span& span = spans_[Index(id)];
   span.begin = bytes_.size();
   span.length = token.size();
   span.is_used = 1;
   bytes_ += token;
-  slot = {id, TagOf(hash)};
+  slot = {id + 1, TagOf(hash)};
   ++tokens_;
   return true;
 }
 
 std::int32_t Vocabulary::Find(std::string_view token) const {
-  return slots_.empty() ? kNoToken : slots_[SlotOf(token, HashOf(token))].id;
+  return slots_.empty() ? kNoToken : slots_[SlotOf(token, HashOf(token))].id_plus_1 - 1;
 }
 
 // Where the token is, or would be put.
@@ -48,18 +48,19 @@ std::size_t Vocabulary::SlotOf(std::string_view token, std::uint64_t hash) const
   const std::size_t mask = slots_.size() - 1;
   const std::uint32_t tag = TagOf(hash);
   std::size_t slot = hash & mask;
-  while (slots_[slot].id != kNoToken && (slots_[slot].tag != tag || Token(slots_[slot].id) != token))
+  while (slots_[slot].id_plus_1 != 0 &&
+         (slots_[slot].tag != tag || Token(slots_[slot].id_plus_1 - 1) != token))
     slot = (slot + 1) & mask;
   return slot;
 }
 
 void Vocabulary::Grow(std::size_t slots) {
   if (slots <= slots_.size()) return;
-  slots_.assign(slots, {});
+  slots_ = PageArray<Slot>(slots);
   for (std::int32_t id = 0; id < size(); ++id) {
     if (!Has(id)) continue;
     const std::uint64_t hash = HashOf(Token(id));
-    slots_[SlotOf(Token(id), hash)] = {id, TagOf(hash)};
+    slots_[SlotOf(Token(id), hash)] = {id + 1, TagOf(hash)};
   }
 }
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/data/tokenizer/page_array.h"
+
 namespace engine::tokenizer {
 
 inline constexpr std::int32_t kNoToken = -1;
@@ -39,15 +41,15 @@ class Vocabulary {
   };
   static std::size_t Index(std::int32_t id) { return static_cast<std::size_t>(id); }
   struct Slot {
-    std::int32_t id = kNoToken;
-    std::uint32_t tag = 0;  // bits of the token's hash
+    std::int32_t id_plus_1;  // 0: none
+    std::uint32_t tag;       // bits of the token's hash
   };
   std::size_t SlotOf(std::string_view token, std::uint64_t hash) const;
   void Grow(std::size_t slots);
 
   std::string bytes_;
   std::vector<Span> spans_;  // by id
-  std::vector<Slot> slots_;  // open addressing; as many as a power of two, at most half of them full
+  PageArray<Slot> slots_;    // open addressing; as many as a power of two, at most half of them full
   std::int32_t tokens_ = 0;
 };
 
