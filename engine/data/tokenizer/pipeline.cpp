@@ -34,6 +34,8 @@ struct Pipeline::Workspace {
   CutterWorkspace cutter;
   std::vector<std::string_view> words;
   std::vector<std::uint32_t> ends;  // of a word's parts
+  std::vector<std::uint32_t> raw_begins;
+  std::vector<std::uint32_t> raw_ends;
   WordWorkspace encoder;
   WordCache cache;
   LongWordCache long_words;
@@ -81,6 +83,9 @@ absl::Status Pipeline::Prepare() {
     blanks_ = BlanksOf(description_);
     borders_ = WordBorders::Of(description_.model, /*spaces_are_blanks=*/blanks_.has_value());
     if (!borders_.has_value()) blanks_.reset();
+    if (!blanks_.has_value()) {
+      ASSIGN_OR_RETURN(raw_parts_, RawParts::Of(description_, *normalizer_));
+    }
   }
   ASSIGN_OR_RETURN(encoder_, MakeWordEncoder(description_.model, of_bytes_));
   ASSIGN_OR_RETURN(decoder_, DecoderChain::Make(description_.decoders, description_.has_decoder));
@@ -227,6 +232,7 @@ absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const
                                      const EncodeOptions& options, Workspace* work,
                                      std::vector<std::int32_t>* ids) const {
   if (blanks_.has_value()) return EncodeWithSpaces(text, is_first, readable, work, ids);
+  if (raw_parts_.has_value()) return EncodeRaw(text, is_first, readable, work, ids);
   ASSIGN_OR_RETURN(const std::string_view normalized, normalizer_->Apply(text, &work->normalized));
   work->pieces.clear();
   normalized_tokens_.Cut(normalized, options.special_tokens, &work->pieces);
@@ -258,9 +264,29 @@ absl::Status Pipeline::EncodeWithSpaces(std::string_view text, bool is_first, co
       ends = ends.subspan(1);
     }
     const auto size = static_cast<std::uint32_t>(work->normalized.size());
-    RETURN_IF_ERROR(EncodeParts(work->normalized, 0, {&size, 1}, work->normalized.data() + size, work, ids));
+    RETURN_IF_ERROR(EncodeParts({.words = Words::kWithSpaces, .text = work->normalized, .ends = {&size, 1}},
+                                work->normalized.data() + size, work, ids));
   }
-  return EncodeParts(text, begin, ends, readable, work, ids);
+  return EncodeParts({.words = Words::kWithSpaces, .text = text, .ends = ends, .begin = begin}, readable,
+                     work, ids);
+}
+
+absl::Status Pipeline::EncodeRaw(std::string_view text, bool is_first, const char* readable, Workspace* work,
+                                 std::vector<std::int32_t>* ids) const {
+  std::vector<std::uint32_t>& begins = work->raw_begins;
+  std::vector<std::uint32_t>& ends = work->raw_ends;
+  begins.clear();
+  ends.clear();
+  raw_parts_->Cut(text, &begins, &ends);
+  Parts parts = {.words = Words::kRaw, .text = text, .ends = ends, .begins = begins.data()};
+  if (!raw_parts_->margins_differ()) return EncodeParts(parts, readable, work, ids);
+  RETURN_IF_ERROR(EncodeAnew(Words::kRaw, text.substr(0, ends[0]), is_first, work, ids));
+  if (ends.size() == 1) return absl::OkStatus();
+  const std::uint32_t last = begins.back();
+  parts.ends = parts.ends.subspan(1, ends.size() - 2);
+  parts.begins += 1;
+  RETURN_IF_ERROR(EncodeParts(parts, readable, work, ids));
+  return EncodeAnew(Words::kRaw, text.substr(last), /*is_first=*/false, work, ids);
 }
 
 absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, const char* readable,
@@ -268,7 +294,8 @@ absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, const c
   if (scanner_.has_value()) {
     work->cutter.ends.clear();
     Scan(*scanner_, text, &work->cutter.ends);
-    return EncodeParts(text, 0, work->cutter.ends, readable, work, ids);
+    return EncodeParts({.words = Words::kNormalized, .text = text, .ends = work->cutter.ends}, readable, work,
+                       ids);
   }
   RETURN_IF_ERROR(cutter_->Cut(text, is_first, &work->cutter, &work->words));
   for (const std::string_view word : work->words) {
@@ -278,13 +305,13 @@ absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, const c
     } else {
       work->ends.push_back(static_cast<std::uint32_t>(word.size()));
     }
-    RETURN_IF_ERROR(EncodeParts(word, 0, work->ends, word.data() + word.size(), work, ids));
+    RETURN_IF_ERROR(EncodeParts({.words = Words::kNormalized, .text = word, .ends = work->ends},
+                                word.data() + word.size(), work, ids));
   }
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodeParts(std::string_view text, std::uint32_t begin,
-                                   std::span<const std::uint32_t> ends, const char* readable, Workspace* work,
+absl::Status Pipeline::EncodeParts(const Parts& parts, const char* readable, Workspace* work,
                                    std::vector<std::int32_t>* ids) const {
   // Some words at a time: their places in the cache are asked for before the first is looked up. Ids of those that are
   // known are put together here, so that the caller's vector grows seldom.
@@ -292,11 +319,17 @@ absl::Status Pipeline::EncodeParts(std::string_view text, std::uint32_t begin,
   WordCache::Key keys[kTogether];
   std::uint32_t places[kTogether];
   std::int32_t known[kTogether * WordCache::kMostIds];
-  while (!ends.empty()) {
+  const std::string_view text = parts.text;
+  const std::uint32_t* begins = parts.begins;
+  std::uint32_t last = parts.begin;
+  for (std::span<const std::uint32_t> ends = parts.ends; !ends.empty();) {
     const std::span<const std::uint32_t> some = ends.first(std::min(kTogether, ends.size()));
     ends = ends.subspan(some.size());
-    std::uint32_t at = begin;
+    const auto begin_of = [&](std::size_t i) {
+      return begins != nullptr ? begins[i] : i > 0 ? some[i - 1] : last;
+    };
     for (std::size_t i = 0; i < some.size(); ++i) {
+      const std::uint32_t at = begin_of(i);
       const std::size_t bytes = some[i] - at;
       const bool is_readable =
           readable - (text.data() + at) >= static_cast<std::ptrdiff_t>(sizeof(WordCache::Key));
@@ -307,7 +340,6 @@ absl::Status Pipeline::EncodeParts(std::string_view text, std::uint32_t begin,
       }
       places[i] = static_cast<std::uint32_t>(WordCache::PlaceOf(keys[i]));
       work->cache.Prefetch(places[i]);
-      at = some[i];
     }
     std::size_t count = 0;
     for (std::size_t i = 0; i < some.size(); ++i) {
@@ -316,19 +348,19 @@ absl::Status Pipeline::EncodeParts(std::string_view text, std::uint32_t begin,
       if (found == 0) {
         ids->insert(ids->end(), known, known + count);
         count = 0;
-        const std::uint32_t word = i == 0 ? begin : some[i - 1];
-        RETURN_IF_ERROR(EncodeWord(text.substr(word, some[i] - word), keys[i], places[i], work, ids));
+        const std::string_view word = text.substr(begin_of(i), some[i] - begin_of(i));
+        RETURN_IF_ERROR(EncodeWord(parts.words, word, keys[i], places[i], work, ids));
       }
     }
     ids->insert(ids->end(), known, known + count);
-    begin = some.back();
+    last = some.back();
+    if (begins != nullptr) begins += some.size();
   }
   return absl::OkStatus();
 }
 
-// Of a word that the cache of short words does not have.
-absl::Status Pipeline::EncodeWord(std::string_view word, const WordCache::Key& key, std::size_t place,
-                                  Workspace* work, std::vector<std::int32_t>* ids) const {
+absl::Status Pipeline::EncodeWord(Words words, std::string_view word, const WordCache::Key& key,
+                                  std::size_t place, Workspace* work, std::vector<std::int32_t>* ids) const {
   const bool is_long = word.size() > LongWordCache::kMostBytes;
   const std::uint64_t hash = is_long ? 0 : LongWordCache::HashOf(word);
   if (!is_long) {
@@ -337,15 +369,28 @@ absl::Status Pipeline::EncodeWord(std::string_view word, const WordCache::Key& k
     if (!found.empty()) return absl::OkStatus();
   }
   const std::size_t before = ids->size();
-  std::string_view normalized = word;
-  if (blanks_.has_value()) {
-    work->word.clear();
-    for (const char c : word) c == ' ' ? void(work->word += kBlankSymbol) : work->word.push_back(c);
-    normalized = work->word;
-  }
-  RETURN_IF_ERROR(encoder_->Encode(normalized, &work->encoder, ids));
+  RETURN_IF_ERROR(EncodeAnew(words, word, /*is_first=*/false, work, ids));
   const std::span<const std::int32_t> made = std::span(*ids).subspan(before);
   if (!work->cache.Put(key, place, made) && !is_long) work->long_words.Put(word, hash, made);
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::EncodeAnew(Words words, std::string_view word, bool is_first, Workspace* work,
+                                  std::vector<std::int32_t>* ids) const {
+  if (words == Words::kNormalized) return encoder_->Encode(word, &work->encoder, ids);
+  if (words == Words::kWithSpaces) {
+    work->word.clear();
+    for (const char c : word) c == ' ' ? void(work->word += kBlankSymbol) : work->word.push_back(c);
+    return encoder_->Encode(work->word, &work->encoder, ids);
+  }
+  ASSIGN_OR_RETURN(const std::string_view normalized, normalizer_->Apply(word, &work->normalized));
+  if (normalized.empty()) return absl::OkStatus();
+  // Raw parts that begin with blanks are no normalized words, so the cache can have both.
+  if (raw_parts_->margins_differ())
+    return EncodePiece(normalized, is_first, normalized.data() + normalized.size(), work, ids);
+  RETURN_IF_ERROR(cutter_->Cut(normalized, is_first, &work->cutter, &work->words));
+  for (const std::string_view part : work->words)
+    RETURN_IF_ERROR(encoder_->Encode(part, &work->encoder, ids));
   return absl::OkStatus();
 }
 

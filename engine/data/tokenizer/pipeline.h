@@ -16,6 +16,7 @@
 #include "engine/data/tokenizer/decoder_chain.h"
 #include "engine/data/tokenizer/description.h"
 #include "engine/data/tokenizer/normalizer_chain.h"
+#include "engine/data/tokenizer/raw_parts.h"
 #include "engine/data/tokenizer/word_borders.h"
 #include "engine/data/tokenizer/word_cache.h"
 #include "engine/data/tokenizer/word_cutter.h"
@@ -75,11 +76,26 @@ class Pipeline {
                                 std::vector<std::int32_t>* ids) const;
   absl::Status EncodePiece(std::string_view text, bool is_first, const char* readable, Workspace* work,
                            std::vector<std::int32_t>* ids) const;
-  // Of the words that end at these places of `text`, of which the first begins at `begin`.
-  absl::Status EncodeParts(std::string_view text, std::uint32_t begin, std::span<const std::uint32_t> ends,
-                           const char* readable, Workspace* work, std::vector<std::int32_t>* ids) const;
-  absl::Status EncodeWord(std::string_view word, const WordCache::Key& key, std::size_t place,
+  // Of text that is not normalized yet (raw_parts_).
+  absl::Status EncodeRaw(std::string_view text, bool is_first, const char* readable, Workspace* work,
+                         std::vector<std::int32_t>* ids) const;
+
+  // What is still to be done with words that are not in the cache.
+  enum class Words : std::uint8_t { kNormalized, kWithSpaces, kRaw };
+  struct Parts {
+    Words words;
+    std::string_view text;
+    std::span<const std::uint32_t> ends;
+    const std::uint32_t* begins = nullptr;  // as many; null: where the one before ends
+    std::uint32_t begin = 0;                // then of the first
+  };
+  absl::Status EncodeParts(const Parts& parts, const char* readable, Workspace* work,
+                           std::vector<std::int32_t>* ids) const;
+  // Of a word that the cache of short words does not have.
+  absl::Status EncodeWord(Words words, std::string_view word, const WordCache::Key& key, std::size_t place,
                           Workspace* work, std::vector<std::int32_t>* ids) const;
+  absl::Status EncodeAnew(Words words, std::string_view word, bool is_first, Workspace* work,
+                          std::vector<std::int32_t>* ids) const;
 
   Description description_;
   bool of_bytes_ = false;
@@ -95,6 +111,7 @@ class Pipeline {
   };
   static std::optional<Blanks> BlanksOf(const Description& description);
   std::optional<Blanks> blanks_;
+  std::optional<RawParts> raw_parts_;
   std::unique_ptr<WordEncoder> encoder_;
   std::optional<DecoderChain> decoder_;
   AddedTokenFinder raw_tokens_;
