@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace engine::tokenizer {
 namespace {
@@ -62,6 +63,43 @@ void Vocabulary::Grow(std::size_t slots) {
     const std::uint64_t hash = HashOf(Token(id));
     slots_[SlotOf(Token(id), hash)] = {id + 1, TagOf(hash)};
   }
+}
+
+Vocabulary::Tables Vocabulary::GetTables() const {
+  Tables tables;
+  tables.bytes = bytes_;
+  tables.spans.resize(spans_.size());
+  static_assert(sizeof(Span) == sizeof(std::uint64_t));
+  if (!spans_.empty()) std::memcpy(tables.spans.data(), spans_.data(), spans_.size() * sizeof(Span));
+  tables.slots.assign(slots_.data(), slots_.data() + slots_.size());
+  return tables;
+}
+
+bool Vocabulary::SetTables(const Tables& tables) {
+  Vocabulary made;
+  if (tables.spans.size() > std::size_t{kMostTokenId} + 1) return false;
+  made.spans_.resize(tables.spans.size());
+  if (!tables.spans.empty())
+    std::memcpy(static_cast<void*>(made.spans_.data()), tables.spans.data(),
+                tables.spans.size() * sizeof(Span));
+  for (const Span& span : made.spans_) {
+    if (span.begin + span.length > tables.bytes.size()) return false;
+    made.tokens_ += span.is_used;
+  }
+  if (!std::has_single_bit(tables.slots.size()) ||
+      tables.slots.size() < 2 * static_cast<std::size_t>(made.tokens_))
+    return false;
+  made.bytes_ = tables.bytes;
+  made.slots_ = PageArray<Slot>(tables.slots.size());
+  std::memcpy(made.slots_.data(), tables.slots.data(), tables.slots.size() * sizeof(Slot));
+  std::int32_t full = 0;
+  for (const Slot& slot : tables.slots) {
+    if (slot.id_plus_1 != 0 && !made.Has(slot.id_plus_1 - 1)) return false;
+    full += slot.id_plus_1 != 0;
+  }
+  if (full != made.tokens_) return false;
+  *this = std::move(made);
+  return true;
 }
 
 }  // namespace engine::tokenizer

@@ -33,6 +33,20 @@ class Vocabulary {
   std::int32_t size() const { return static_cast<std::int32_t>(spans_.size()); }  // the largest id plus 1
   std::int32_t tokens() const { return tokens_; }
 
+  // All of it, to be kept and set again.
+  struct Slot {
+    std::int32_t id_plus_1;  // 0: none
+    std::uint32_t tag;       // bits of the token's hash
+  };
+  struct Tables {
+    std::string bytes;                 // the tokens, one behind the other
+    std::vector<std::uint64_t> spans;  // by id
+    std::vector<Slot> slots;
+  };
+  Tables GetTables() const;
+  // False, and nothing is set, where they are no tables of a vocabulary.
+  bool SetTables(const Tables& tables);
+
  private:
   struct Span {
     std::uint64_t begin : 39 = 0;
@@ -40,10 +54,6 @@ class Vocabulary {
     std::uint64_t is_used : 1 = 0;
   };
   static std::size_t Index(std::int32_t id) { return static_cast<std::size_t>(id); }
-  struct Slot {
-    std::int32_t id_plus_1;  // 0: none
-    std::uint32_t tag;       // bits of the token's hash
-  };
   std::size_t SlotOf(std::string_view token, std::uint64_t hash) const;
   void Grow(std::size_t slots);
 

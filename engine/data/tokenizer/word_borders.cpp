@@ -29,13 +29,22 @@ std::optional<WordBorders> WordBorders::Of(const Model& model, bool spaces_are_b
     const std::string_view token = bpe->vocabulary.Token(id);
     return bpe->byte_fallback && token.size() == 6 && token.starts_with("<0x");
   };
+  enum : std::uint8_t { kPart = 1, kProduct = 2 };
+  std::vector<std::uint8_t> uses(static_cast<std::size_t>(bpe->vocabulary.size()), 0);  // by id
   for (const Merge& merge : bpe->merges) {
-    if (shows_byte(merge.left) || shows_byte(merge.right)) return std::nullopt;
-    const std::string_view token = bpe->vocabulary.Token(merge.product);
+    uses[static_cast<std::size_t>(merge.left)] |= kPart;
+    uses[static_cast<std::size_t>(merge.right)] |= kPart;
+    uses[static_cast<std::size_t>(merge.product)] |= kProduct;
+  }
+  for (std::int32_t id = 0; id < bpe->vocabulary.size(); ++id) {
+    const std::uint8_t use = uses[static_cast<std::size_t>(id)];
+    if ((use & kPart) != 0 && shows_byte(id)) return std::nullopt;
+    if ((use & kProduct) == 0) continue;
+    const std::string_view token = bpe->vocabulary.Token(id);
     char32_t before = 0;
     for (std::size_t at = 0; at < token.size();) {
-      char32_t c = 0;
-      const std::size_t length = DecodeUtf8(token.substr(at), &c);
+      char32_t c = static_cast<unsigned char>(token[at]);
+      const std::size_t length = c < 0x80 ? 1 : DecodeUtf8(token.substr(at), &c);
       if (length == 0) return std::nullopt;
       if (at > 0) {
         Joins& joins = borders.joins_[kind_of(before)][kind_of(c)];
