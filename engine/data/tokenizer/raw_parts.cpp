@@ -11,12 +11,13 @@ namespace {
 
 bool IsPrintable(int byte) { return byte > 0x20 && byte < 0x7F; }
 
-// Whether what a normalizer does on one side of a blank between printable ASCII characters does not depend on the other.
+// Whether what a normalizer does on one side of a place between a printable ASCII character and blanks does not depend on
+// the other, and leaves a blank behind that place.
 bool IsLocalAtBlanks(const Normalizer& normalizer) {
   if (const auto* replace = std::get_if<Replace>(&normalizer)) {
     const Pattern& pattern = replace->pattern;
-    return pattern.is_regex ? pattern.text == " {2,}"
-                            : pattern.text.find_first_of(" \n") == std::string::npos;
+    if (!pattern.is_regex) return pattern.text.find_first_of(" \n") == std::string::npos;
+    return pattern.text == " {2,}" && (replace->content == " " || replace->content == "\u2581");
   }
   if (const auto* ends = std::get_if<StripEnds>(&normalizer)) return !ends->left;
   return std::holds_alternative<ToNormalForm>(normalizer) ||
@@ -108,9 +109,9 @@ void RawParts::CutBeforeBlanks(std::string_view text, std::vector<std::uint32_t>
   std::uint32_t last = 0;
   for (std::size_t at = 1; at + 1 < text.size(); ++at) {
     if (classes_[static_cast<unsigned char>(text[at])] != Class::kBlank) continue;
-    if (classes_[static_cast<unsigned char>(text[at - 1])] != Class::kSign ||
-        classes_[static_cast<unsigned char>(text[at + 1])] != Class::kSign)
-      continue;
+    if (classes_[static_cast<unsigned char>(text[at - 1])] != Class::kSign) continue;
+    if (static_cast<unsigned char>(text[at + 1]) >= 0x80)
+      continue;  // a mark may make something else of the blank
     begins->push_back(last);
     last = static_cast<std::uint32_t>(at);
     ends->push_back(last);

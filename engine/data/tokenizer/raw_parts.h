@@ -1,7 +1,7 @@
 // Where a text may be cut before it is normalized, so that each part by itself becomes the same ids as within the text. A
 // part that came lately then needs no normalizer, no pre-tokenizer and no model. Two kinds of tokenizers can be cut so:
 // those that drop white space and isolate signs, as BERT's, around each of them; and those that make words of blanks and
-// what follows them, as Unigram models with a Metaspace, before a single blank between two printable ASCII characters.
+// what follows them, as Unigram models with a Metaspace, before blanks between a printable ASCII character and ASCII.
 #pragma once
 
 #include <absl/status/statusor.h>
