@@ -98,10 +98,13 @@ class BpeEncoder final : public WordEncoder {
     }
     if (of_bytes && model.ignore_merges) AddWords();
     if (of_bytes) AddBytePairs();
-    for (char32_t c = 0; c < id_of_character_.size(); ++c) {
-      std::string character;
-      AppendUtf8(c, &character);
-      id_of_character_[c] = model.vocabulary.Find(character);
+    if (of_bytes && IsPlain()) return;
+    id_of_character_.assign(0xD800, kNoToken);
+    for (std::int32_t id = 0; id < model.vocabulary.size(); ++id) {
+      const std::string_view token = model.vocabulary.Token(id);
+      char32_t c = 0;
+      if (token.empty() || token.size() > 3 || DecodeUtf8(token, &c) != token.size()) continue;
+      if (c < id_of_character_.size()) id_of_character_[c] = id;
     }
   }
 
@@ -125,6 +128,8 @@ class BpeEncoder final : public WordEncoder {
   }
 
  private:
+  bool IsPlain() const { return model_.continuing_prefix.empty() && model_.end_suffix.empty(); }
+
   // Tokens by the bytes that they show; one with a character that shows none is no word.
   void AddWords() {
     words_.Reserve(static_cast<std::size_t>(model_.vocabulary.tokens()),
@@ -138,8 +143,7 @@ class BpeEncoder final : public WordEncoder {
 
   // Where each byte is a token, the merges of two bytes are found without a search.
   void AddBytePairs() {
-    const bool is_plain = model_.continuing_prefix.empty() && model_.end_suffix.empty();
-    if (!is_plain || std::count(id_of_byte_.begin(), id_of_byte_.end(), kNoToken) > 0) return;
+    if (!IsPlain() || std::count(id_of_byte_.begin(), id_of_byte_.end(), kNoToken) > 0) return;
     std::vector<std::int16_t> byte_of(static_cast<std::size_t>(model_.vocabulary.size()), -1);
     for (std::size_t byte = 0; byte < id_of_byte_.size(); ++byte)
       byte_of[static_cast<std::size_t>(id_of_byte_[byte])] = static_cast<std::int16_t>(byte);
@@ -160,7 +164,7 @@ class BpeEncoder final : public WordEncoder {
   }
 
   absl::Status StartWithBytes(std::string_view word, std::vector<std::int32_t>* symbols) const {
-    const bool is_plain = model_.continuing_prefix.empty() && model_.end_suffix.empty();
+    const bool is_plain = IsPlain();
     if (!is_plain) {
       std::string shown;
       for (const char c : word) AppendByteCharacter(static_cast<unsigned char>(c), &shown);
@@ -179,7 +183,7 @@ class BpeEncoder final : public WordEncoder {
   }
 
   absl::Status StartWithCharacters(std::string_view word, std::vector<std::int32_t>* symbols) const {
-    const bool is_plain = model_.continuing_prefix.empty() && model_.end_suffix.empty();
+    const bool is_plain = IsPlain();
     std::size_t last_unknown = std::numeric_limits<std::size_t>::max() - 1;
     std::size_t position = 0;
     std::string character;
@@ -317,7 +321,7 @@ class BpeEncoder final : public WordEncoder {
   Vocabulary words_;                           // of ignore_merges over bytes
   std::array<std::int32_t, 256> id_of_byte_ = {};
   std::array<std::int32_t, 256> id_of_byte_token_ = {};
-  std::array<std::int32_t, 0xD800> id_of_character_ = {};
+  std::vector<std::int32_t> id_of_character_;  // where words are of characters: of the first ones
 };
 
 }  // namespace

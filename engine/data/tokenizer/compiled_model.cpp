@@ -25,25 +25,21 @@ struct Header {
   std::uint64_t body_hash;
 };
 
-template <typename T>
-void Append(std::string* to, const T* values, std::size_t count) {
-  const std::uint64_t size = count;
+void Append(std::string* to, std::string_view bytes) {
+  const std::uint64_t size = bytes.size();
   to->append(reinterpret_cast<const char*>(&size), sizeof size);
-  to->append(reinterpret_cast<const char*>(values), count * sizeof(T));
+  to->append(bytes);
 }
 
-// The next list of `from`, or false where it is cut off.
-template <typename List>
-bool Take(std::string_view* from, List* list) {
-  using T = typename List::value_type;
-  std::uint64_t count = 0;
-  if (from->size() < sizeof count) return false;
-  std::memcpy(&count, from->data(), sizeof count);
-  from->remove_prefix(sizeof count);
-  if (count > from->size() / sizeof(T)) return false;
-  list->resize(count);
-  if (count > 0) std::memcpy(list->data(), from->data(), count * sizeof(T));
-  from->remove_prefix(count * sizeof(T));
+// What Append put at the beginning of `from`; false where it is cut off.
+bool Take(std::string_view* from, std::string_view* bytes) {
+  std::uint64_t size = 0;
+  if (from->size() < sizeof size) return false;
+  std::memcpy(&size, from->data(), sizeof size);
+  from->remove_prefix(sizeof size);
+  if (size > from->size()) return false;
+  *bytes = from->substr(0, size);
+  from->remove_prefix(size);
   return true;
 }
 
@@ -70,10 +66,15 @@ std::optional<CompiledModel> ReadCompiled(const std::string& file, std::string_v
     return std::nullopt;
   CompiledModel model;
   Vocabulary::Tables tables;
-  if (!Take(&body, &model.rest) || !Take(&body, &tables.bytes) || !Take(&body, &tables.spans) ||
-      !Take(&body, &tables.slots) || !Take(&body, &model.merges) || !body.empty())
+  std::string_view rest;
+  std::string_view merges;
+  if (!Take(&body, &rest) || !Take(&body, &tables.tokens) || !Take(&body, &tables.spans) ||
+      !Take(&body, &tables.slots) || !Take(&body, &merges) || !body.empty() ||
+      merges.size() % sizeof(Merge) != 0 || !model.vocabulary.SetTables(tables))
     return std::nullopt;
-  if (!model.vocabulary.SetTables(tables)) return std::nullopt;
+  model.rest = rest;
+  model.merges.resize(merges.size() / sizeof(Merge));
+  if (!merges.empty()) std::memcpy(model.merges.data(), merges.data(), merges.size());
   for (const Merge& merge : model.merges) {
     if (!model.vocabulary.Has(merge.left) || !model.vocabulary.Has(merge.right) ||
         !model.vocabulary.Has(merge.product))
@@ -86,11 +87,8 @@ void WriteCompiled(const std::string& file, std::string_view contents, std::stri
                    const BpeModel& model) {
   const Vocabulary::Tables tables = model.vocabulary.GetTables();
   std::string text(sizeof(Header), '\0');
-  Append(&text, rest.data(), rest.size());
-  Append(&text, tables.bytes.data(), tables.bytes.size());
-  Append(&text, tables.spans.data(), tables.spans.size());
-  Append(&text, tables.slots.data(), tables.slots.size());
-  Append(&text, model.merges.data(), model.merges.size());
+  for (const std::string_view bytes : {rest, tables.tokens, tables.spans, tables.slots}) Append(&text, bytes);
+  Append(&text, {reinterpret_cast<const char*>(model.merges.data()), model.merges.size() * sizeof(Merge)});
   const std::string_view body = std::string_view(text).substr(sizeof(Header));
   Header header = {};
   header.magic = kMagic;

@@ -66,38 +66,37 @@ void Vocabulary::Grow(std::size_t slots) {
 }
 
 Vocabulary::Tables Vocabulary::GetTables() const {
-  Tables tables;
-  tables.bytes = bytes_;
-  tables.spans.resize(spans_.size());
-  static_assert(sizeof(Span) == sizeof(std::uint64_t));
-  if (!spans_.empty()) std::memcpy(tables.spans.data(), spans_.data(), spans_.size() * sizeof(Span));
-  tables.slots.assign(slots_.data(), slots_.data() + slots_.size());
-  return tables;
+  const auto bytes_of = [](const auto& list) {
+    return std::string_view(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(list[0]));
+  };
+  return {bytes_, bytes_of(spans_), bytes_of(slots_)};
 }
 
 bool Vocabulary::SetTables(const Tables& tables) {
+  const std::size_t spans = tables.spans.size() / sizeof(Span);
+  const std::size_t slots = tables.slots.size() / sizeof(Slot);
+  if (tables.spans.size() % sizeof(Span) != 0 || tables.slots.size() % sizeof(Slot) != 0 ||
+      spans > std::size_t{kMostTokenId} + 1 || !std::has_single_bit(slots))
+    return false;
   Vocabulary made;
-  if (tables.spans.size() > std::size_t{kMostTokenId} + 1) return false;
-  made.spans_.resize(tables.spans.size());
-  if (!tables.spans.empty())
-    std::memcpy(static_cast<void*>(made.spans_.data()), tables.spans.data(),
-                tables.spans.size() * sizeof(Span));
+  made.spans_.resize(spans);
+  if (spans > 0)
+    std::memcpy(static_cast<void*>(made.spans_.data()), tables.spans.data(), tables.spans.size());
   for (const Span& span : made.spans_) {
-    if (span.begin + span.length > tables.bytes.size()) return false;
+    if (span.begin + span.length > tables.tokens.size()) return false;
     made.tokens_ += span.is_used;
   }
-  if (!std::has_single_bit(tables.slots.size()) ||
-      tables.slots.size() < 2 * static_cast<std::size_t>(made.tokens_))
-    return false;
-  made.bytes_ = tables.bytes;
-  made.slots_ = PageArray<Slot>(tables.slots.size());
-  std::memcpy(made.slots_.data(), tables.slots.data(), tables.slots.size() * sizeof(Slot));
-  std::int32_t full = 0;
-  for (const Slot& slot : tables.slots) {
-    if (slot.id_plus_1 != 0 && !made.Has(slot.id_plus_1 - 1)) return false;
-    full += slot.id_plus_1 != 0;
+  made.slots_ = PageArray<Slot>(slots);
+  std::memcpy(made.slots_.data(), tables.slots.data(), tables.slots.size());
+  std::size_t full = 0;
+  for (std::size_t i = 0; i < slots; ++i) {
+    const std::int32_t id_plus_1 = made.slots_[i].id_plus_1;
+    if (id_plus_1 == 0) continue;
+    if (!made.Has(id_plus_1 - 1)) return false;
+    ++full;
   }
-  if (full != made.tokens_) return false;
+  if (full != static_cast<std::size_t>(made.tokens_) || slots < 2 * full) return false;
+  made.bytes_ = tables.tokens;
   *this = std::move(made);
   return true;
 }

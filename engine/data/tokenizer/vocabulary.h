@@ -33,17 +33,13 @@ class Vocabulary {
   std::int32_t size() const { return static_cast<std::int32_t>(spans_.size()); }  // the largest id plus 1
   std::int32_t tokens() const { return tokens_; }
 
-  // All of it, to be kept and set again.
-  struct Slot {
-    std::int32_t id_plus_1;  // 0: none
-    std::uint32_t tag;       // bits of the token's hash
-  };
+  // All of it as bytes, to be kept and set again.
   struct Tables {
-    std::string bytes;                 // the tokens, one behind the other
-    std::vector<std::uint64_t> spans;  // by id
-    std::vector<Slot> slots;
+    std::string_view tokens;  // one behind the other
+    std::string_view spans;   // by id
+    std::string_view slots;
   };
-  Tables GetTables() const;
+  Tables GetTables() const;  // valid until the next Add
   // False, and nothing is set, where they are no tables of a vocabulary.
   bool SetTables(const Tables& tables);
 
@@ -52,6 +48,10 @@ class Vocabulary {
     std::uint64_t begin : 39 = 0;
     std::uint64_t length : 24 = 0;
     std::uint64_t is_used : 1 = 0;
+  };
+  struct Slot {
+    std::int32_t id_plus_1;  // 0: none
+    std::uint32_t tag;       // bits of the token's hash
   };
   static std::size_t Index(std::int32_t id) { return static_cast<std::size_t>(id); }
   std::size_t SlotOf(std::string_view token, std::uint64_t hash) const;
