@@ -168,19 +168,26 @@ absl::Status Pipeline::MakeFinders() {
 
 void Pipeline::MakeTokens() {
   const Vocabulary& vocabulary = VocabularyOf(description_.model);
-  const auto put = [this](std::int32_t id, std::string_view text, bool is_special) {
-    if (static_cast<std::size_t>(id) >= token_of_id_.size())
-      token_of_id_.resize(static_cast<std::size_t>(id) + 1);
-    Token& token = token_of_id_[static_cast<std::size_t>(id)];
-    if (!decoder_->is_of_bytes() || !BytesShownBy(text, &token.text)) token.text = text;
-    token.is_used = true;
-    token.is_special = is_special;
-  };
-  token_of_id_.resize(static_cast<std::size_t>(vocabulary.size()));
+  std::size_t size = static_cast<std::size_t>(vocabulary.size());
+  for (const AddedToken& token : description_.added_tokens)
+    size = std::max(size, static_cast<std::size_t>(token.id) + 1);
+  token_of_id_.resize(size);
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
-    if (vocabulary.Has(id)) put(id, vocabulary.Token(id), false);
+    if (vocabulary.Has(id)) token_of_id_[static_cast<std::size_t>(id)] = {vocabulary.Token(id), true, false};
   }
-  for (const AddedToken& token : description_.added_tokens) put(token.id, token.content, token.special);
+  for (const AddedToken& token : description_.added_tokens)
+    token_of_id_[static_cast<std::size_t>(token.id)] = {token.content, true, token.special};
+  if (!decoder_->is_of_bytes()) return;
+  std::size_t bytes = 0;
+  for (const Token& token : token_of_id_) bytes += token.text.size();
+  token_bytes_.reserve(bytes);  // so that it never moves
+  std::string shown;
+  for (Token& token : token_of_id_) {
+    if (!BytesShownBy(token.text, &shown)) continue;
+    const std::size_t begin = token_bytes_.size();
+    token_bytes_ += shown;
+    token.text = std::string_view(token_bytes_).substr(begin);
+  }
 }
 
 absl::Status Pipeline::Encode(std::string_view text, const EncodeOptions& options,
@@ -405,7 +412,7 @@ std::string Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_specia
   for (const std::int32_t id : ids) {
     const Token* const token = token_of(id);
     if (id == skip || (token != nullptr && token->is_special && skip_special)) continue;
-    const std::string_view part = token == nullptr ? kNoCharacter : std::string_view(token->text);
+    const std::string_view part = token == nullptr ? kNoCharacter : token->text;
     of_bytes ? void(text += part) : void(tokens.emplace_back(part));
   }
   if (of_bytes) return text;

@@ -56,7 +56,7 @@ class Pipeline {
   struct Workspace;
   struct WorkspaceLease;
   struct Token {
-    std::string text;  // as decoders take it; where they only join bytes: those
+    std::string_view text;  // as decoders take it; where they only join bytes: those
     bool is_used = false;
     bool is_special = false;
   };
@@ -117,6 +117,7 @@ class Pipeline {
   AddedTokenFinder raw_tokens_;
   AddedTokenFinder normalized_tokens_;
   std::vector<Token> token_of_id_;
+  std::string token_bytes_;  // that are shown in the vocabulary as other characters
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;  // of threads that are not encoding
