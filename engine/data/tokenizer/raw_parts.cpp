@@ -62,14 +62,14 @@ absl::StatusOr<std::optional<RawParts>> RawParts::Of(const Description& descript
   // Which of both is a blank between two letters when it is normalized, and which signs stay themselves.
   std::string storage;
   for (const char blank : {' ', '\n'}) {
-    ASSIGN_OR_RETURN(const std::string_view normalized,
-                     normalizer.Apply(std::string("a") + blank + "b", &storage));
+    const std::string text = std::string("a") + blank + "b";
+    ASSIGN_OR_RETURN(const std::string_view normalized, normalizer.Apply(text, &storage));
     if (normalized == "a b") parts.classes_[static_cast<unsigned char>(blank)] = Class::kBlank;
   }
   for (int byte = 0; byte < 0x80; ++byte) {
     if (!IsPrintable(byte)) continue;
-    ASSIGN_OR_RETURN(const std::string_view normalized,
-                     normalizer.Apply(std::string(1, static_cast<char>(byte)), &storage));
+    const char text = static_cast<char>(byte);
+    ASSIGN_OR_RETURN(const std::string_view normalized, normalizer.Apply({&text, 1}, &storage));
     if (normalized.size() == 1 && IsPrintable(static_cast<unsigned char>(normalized[0])))
       parts.classes_[static_cast<std::size_t>(byte)] = Class::kSign;
   }
