@@ -124,7 +124,7 @@ void CheckShortCuts(const Description& description, const std::vector<std::strin
   const std::unique_ptr<Pipeline> pipeline = Prepared(description);
   const std::unique_ptr<Pipeline> slow = Prepared(WithoutShortCuts(description));
   std::mt19937_64 random(11);
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < 1500; ++round) {
     std::string text;
     const std::size_t length = 1 + random() % 30;
     for (std::size_t i = 0; i < length; ++i) text += parts[random() % parts.size()];
