@@ -69,7 +69,7 @@ Recipes, configurations and schemas that come with the program; a recipe names t
 The folder that \fBengine:\fR names stand for, in place of the installed one.
 .TP
 \fBENGINE_CACHE\fR
-Where measured choices of matrix products are kept.
+Where measured choices of matrix products and compiled copies of large tokenizers are kept.
 .TP
 \fBENGINE_COORDINATOR\fR, \fBENGINE_TOKEN\fR
 Rank 0's HOST:PORT and the secret of a run of several hosts.
