@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "engine/base/philox.h"
+#include "engine/storage/http.h"
 
 namespace engine::storage {
 namespace {
@@ -84,6 +85,16 @@ std::string ObjectServer::Latin1(const std::string& bytes) {
     }
   }
   return text;
+}
+
+ObjectServer& TheServer() {
+  static ObjectServer server;
+  server.Command({{"faults", nlohmann::json::array()}, {"log", true}});
+  SetPatience({.attempts = 3,
+               .first_wait = std::chrono::milliseconds(4),
+               .longest_wait = std::chrono::milliseconds(10),
+               .slow = std::chrono::seconds(1)});
+  return server;
 }
 
 std::string SomeBytes(std::size_t count) {

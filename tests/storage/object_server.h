@@ -33,6 +33,9 @@ class ObjectServer {
   std::FILE* from_ = nullptr;
 };
 
+// One for all test cases, as each start of Python takes a third of a second: without faults and requests, and with little patience.
+ObjectServer& TheServer();
+
 // As many bytes, of which no two stretches are alike.
 std::string SomeBytes(std::size_t count);
 

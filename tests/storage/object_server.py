@@ -62,6 +62,7 @@ class Server:
         self.busy = self.most_busy = 0
         self.token = token  # of the session that requests must be of
         self.list_page = 1000
+        self.delay = 0  # seconds before each answer
         self.lock = threading.RLock()
         handler = type("Bound", (Handler,), {"store": self})
         self.http = Quiet(("127.0.0.1", 0), handler)
@@ -168,6 +169,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             store.log.append({"method": self.command, "path": self.path, "range": self.headers.get("Range"),
                               "if_match": self.headers.get("If-Match"), "bytes": len(body)})
         try:
+            time.sleep(store.delay)
             self.fault = store.fault_for(self.command, self.path)
             if self.fault.get("do") == "status":
                 raise Refused(self.fault["status"], self.fault.get("code", "InternalError"), "as the test asks for")

@@ -5,14 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
 #include "engine/base/status.h"
-#include "engine/storage/http.h"
 #include "engine/storage/signature.h"
 #include "tests/data/temp_dir.h"
 #include "tests/storage/object_server.h"
+#include "tests/storage/variable.h"
 
 namespace engine::storage {
 namespace {
@@ -21,17 +20,6 @@ using data::ReadFile;
 using data::TempDir;
 using Json = nlohmann::json;
 using Names = std::vector<std::string>;
-
-// One for all test cases, as each start of Python takes a third of a second.
-ObjectServer& Server() {
-  static ObjectServer server;
-  server.Command({{"faults", Json::array()}, {"log", true}});
-  SetPatience({.attempts = 3,
-               .first_wait = std::chrono::milliseconds(4),
-               .longest_wait = std::chrono::milliseconds(10),
-               .slow = std::chrono::seconds(1)});
-  return server;
-}
 
 template <typename T>
 std::string ErrorOf(const absl::StatusOr<T>& result) {
@@ -59,28 +47,12 @@ absl::Status Write(const std::string& name, const std::string& bytes) {
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    const char* before = std::getenv(name);
-    before_ = before == nullptr ? "" : before;
-    was_set_ = before != nullptr;
-    value == nullptr ? unsetenv(name) : setenv(name, value, 1);
-  }
-  ~Variable() { was_set_ ? setenv(name_, before_.c_str(), 1) : unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::string before_;
-  bool was_set_ = false;
-};
-
 const std::string kBytes = SomeBytes(100'000);
 
 }  // namespace
 
 TEST_CASE("objects of s3://, http:// and paths are read alike") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   const TempDir dir;
   server.Put("public/a b/ü+%#?.bin", kBytes);
   data::WriteFile(dir / "x", kBytes);
@@ -102,14 +74,14 @@ TEST_CASE("objects of s3://, http:// and paths are read alike") {
 }
 
 TEST_CASE("an empty object") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("bucket/empty", "");
   CHECK(MustOpen("s3://bucket/empty")->size() == 0);
   CHECK(ReadAll("s3://bucket/empty", 0)->empty());
 }
 
 TEST_CASE("many threads read one object") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("bucket/x", kBytes);
   const std::shared_ptr<const Object> object = MustOpen("s3://bucket/x");
   std::vector<std::thread> threads;
@@ -126,7 +98,7 @@ TEST_CASE("many threads read one object") {
 }
 
 TEST_CASE("lists have all pages, in order") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   const TempDir dir;
   std::filesystem::create_directories(dir / "list/sub");
   for (const char* key : {"list/a<&>", "list/b", "list/sub/c", "list2", "other"}) {
@@ -153,7 +125,7 @@ TEST_CASE("lists have all pages, in order") {
 }
 
 TEST_CASE("small objects are written by one request, large ones by parts") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   const std::size_t part = std::size_t{16} << 20;
   const std::string large = SomeBytes(3 * part + 5);
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{5}, part, part + 1, 3 * part + 5}) {
@@ -168,7 +140,7 @@ TEST_CASE("small objects are written by one request, large ones by parts") {
 }
 
 TEST_CASE("what is not finished leaves nothing, and what was there before stays") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   const TempDir dir;
   server.Put("bucket/kept", "before");
   data::WriteFile(dir / "kept", "before");
@@ -192,7 +164,7 @@ TEST_CASE("what is not finished leaves nothing, and what was there before stays"
 }
 
 TEST_CASE("a part that cannot be written ends the upload") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Inject({{"method", "PUT"},
                  {"path", "partNumber=2"},
                  {"do", "status"},
@@ -206,7 +178,7 @@ TEST_CASE("a part that cannot be written ends the upload") {
 }
 
 TEST_CASE("the end of an upload: failures that pass, failures in an answer of 200, a lost answer") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   const std::string bytes(std::size_t{17} << 20, 'x');
   const std::string path = "\\?uploadId=";
   const auto inject = [&](Json fault) {
@@ -228,7 +200,7 @@ TEST_CASE("the end of an upload: failures that pass, failures in an answer of 20
 }
 
 TEST_CASE("what may pass is tried again") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("bucket/x", kBytes);
   const std::shared_ptr<const Object> object = MustOpen("s3://bucket/x");
   server.Requests();
@@ -261,7 +233,7 @@ TEST_CASE("what may pass is tried again") {
 }
 
 TEST_CASE("a server that stands still is not waited for without end") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("bucket/x", kBytes);
   const std::shared_ptr<const Object> object = MustOpen("s3://bucket/x");
   server.Inject({{"do", "stall"}, {"bytes", 3000}, {"seconds", 20}});
@@ -272,7 +244,7 @@ TEST_CASE("a server that stands still is not waited for without end") {
 }
 
 TEST_CASE("lengths that are not those of the body") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("bucket/x", kBytes);
   const std::shared_ptr<const Object> object = MustOpen("s3://bucket/x");
   server.Inject({{"do", "short"}, {"bytes", 1000}});
@@ -286,7 +258,7 @@ TEST_CASE("lengths that are not those of the body") {
 }
 
 TEST_CASE("a server without ranges is refused, where it is opened and later") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("public/x", kBytes);
   const std::string name = server.url() + "/public/x";
   server.Inject({{"do", "whole"}});
@@ -300,7 +272,7 @@ TEST_CASE("a server without ranges is refused, where it is opened and later") {
 }
 
 TEST_CASE("an object that has changed is noticed") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   for (const bool strong : {true, false}) {
     CAPTURE(strong);
     const auto put = [&](const std::string& bytes, const char* tag) {
@@ -326,7 +298,7 @@ TEST_CASE("an object that has changed is noticed") {
 }
 
 TEST_CASE("refusals are told at once, with what would be right") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("bucket/x", kBytes);
   server.Requests();
   CHECK(ErrorOf(Open("s3://bucket/missing")) == "cannot open s3://bucket/missing: GET " + server.url() +
@@ -358,7 +330,7 @@ TEST_CASE("refusals are told at once, with what would be right") {
 }
 
 TEST_CASE("tokens of sessions are signed and sent") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   server.Put("bucket/x", kBytes);
   server.Command({{"set", {{"token", "of/the+session="}}}});
   CHECK(Has(ErrorOf(Open("s3://bucket/x")), "AWS_SESSION_TOKEN has to be made anew"));
@@ -370,7 +342,7 @@ TEST_CASE("tokens of sessions are signed and sent") {
 }
 
 TEST_CASE("what is missing in the environment is told without a request") {
-  ObjectServer& server = Server();
+  ObjectServer& server = TheServer();
   for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}) {
     const Variable unset(name, nullptr);
     const absl::Status status = CheckUsable("s3://bucket/x");
@@ -402,7 +374,7 @@ TEST_CASE("what is missing in the environment is told without a request") {
 }
 
 TEST_CASE("what is too large for S3 is told before anything is sent") {
-  Server();
+  TheServer();
   CHECK(absl::IsResourceExhausted(Create("s3://bucket/x", (std::int64_t{5} << 40) + 1).status()));
   CHECK(absl::IsUnimplemented(Create("http://host/x").status()));
 }
