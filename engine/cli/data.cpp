@@ -97,7 +97,8 @@ std::string ShownText(std::string text) {
 }
 
 // Documents that lie evenly in the data set, with their ids and, by a tokenizer, their text.
-void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const data::Tokenizer* tokenizer) {
+absl::Status PrintSample(const data::IndexedDataset& dataset, std::int64_t count,
+                         const data::Tokenizer* tokenizer) {
   constexpr std::size_t kMostIds = 16;
   const std::int64_t shown = std::min(count, dataset.documents());
   for (std::int64_t i = 0; i < shown; ++i) {
@@ -109,7 +110,7 @@ void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const 
     for (std::int64_t sequence = first; sequence < last; ++sequence) {
       std::vector<std::int32_t> ids(
           static_cast<std::size_t>(dataset.lengths()[static_cast<std::size_t>(sequence)]));
-      dataset.Read(sequence, 0, ids);
+      RETURN_IF_ERROR(dataset.Read(sequence, 0, ids));
       const std::size_t some = std::min(ids.size(), kMostIds);
       Print(stdout, "  {} tokens: {}{}\n", ids.size(),
             fmt::join(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(some), " "),
@@ -117,6 +118,7 @@ void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const 
       if (tokenizer != nullptr) Print(stdout, "  {}\n", ShownText(tokenizer->Decode(ids)));
     }
   }
+  return absl::OkStatus();
 }
 
 struct InfoArguments {
@@ -134,23 +136,25 @@ int Info(const InfoArguments& arguments) {
     if (!made.ok()) return Fail(made.status());
     tokenizer = *std::move(made);
   }
-  const data::TokenScan scan = dataset->Scan();
-  const std::optional<double> entropy = data::UnigramEntropy(*dataset, scan);
+  const absl::StatusOr<data::TokenScan> scan = dataset->Scan();
+  if (!scan.ok()) return Fail(scan.status());
+  const absl::StatusOr<std::optional<double>> entropy = data::UnigramEntropy(*dataset, *scan);
+  if (!entropy.ok()) return Fail(entropy.status());
   Print(stdout, "prefix           {}\n", dataset->prefix());
   Print(stdout, "documents        {}\n", WithThousands(dataset->documents()));
   Print(stdout, "sequences        {}\n", WithThousands(dataset->sequences()));
   Print(stdout, "tokens           {}\n", WithThousands(dataset->tokens()));
   Print(stdout, "token type       {}\n", Name(dataset->type()));
   Print(stdout, "bytes of .bin    {}\n", WithThousands(dataset->bin_bytes()));
-  Print(stdout, "smallest token   {}\n", scan.min);
-  Print(stdout, "largest token    {}\n", scan.max);
-  if (entropy.has_value()) {
-    Print(stdout, "unigram entropy  {:.4f} nats per token\n", *entropy);
+  Print(stdout, "smallest token   {}\n", scan->min);
+  Print(stdout, "largest token    {}\n", scan->max);
+  if (entropy->has_value()) {
+    Print(stdout, "unigram entropy  {:.4f} nats per token\n", **entropy);
   } else {
     Print(stdout, "unigram entropy  not counted: token ids are outside 0 to 2^24 - 1\n");
   }
-  PrintSample(*dataset, arguments.sample, tokenizer.get());
-  return 0;
+  const absl::Status printed = PrintSample(*dataset, arguments.sample, tokenizer.get());
+  return printed.ok() ? 0 : Fail(printed);
 }
 
 // One line for each; all are looked at.
@@ -162,12 +166,16 @@ int Verify(const std::vector<std::string>& prefixes, std::int64_t vocab) {
       exit_code = Fail(dataset.status());
       continue;
     }
-    const data::TokenScan scan = dataset->Scan();
-    if (dataset->tokens() > 0 && (scan.min < 0 || (vocab > 0 && scan.max >= vocab))) {
-      const bool low = scan.min < 0;
+    const absl::StatusOr<data::TokenScan> scan = dataset->Scan();
+    if (!scan.ok()) {
+      exit_code = Fail(scan.status());
+      continue;
+    }
+    if (dataset->tokens() > 0 && (scan->min < 0 || (vocab > 0 && scan->max >= vocab))) {
+      const bool low = scan->min < 0;
       exit_code =
-          Fail(InvalidArgument("{}: token {} at position {} is outside {}", prefix, low ? scan.min : scan.max,
-                               low ? scan.first_min : scan.first_max,
+          Fail(InvalidArgument("{}: token {} at position {} is outside {}", prefix,
+                               low ? scan->min : scan->max, low ? scan->first_min : scan->first_max,
                                vocab > 0 ? fmt::format("a vocabulary of {}", vocab) : "all vocabularies"));
       continue;
     }

@@ -10,6 +10,9 @@
 namespace engine::train {
 namespace {
 
+// For which data on a server is asked before they are wanted. Samples follow one another over the borders of iterations.
+constexpr std::int64_t kMicrobatchesAhead = 16;
+
 // Where a document begins, and where the one behind it does.
 struct Document {
   std::int32_t first, last;
@@ -37,6 +40,7 @@ executor::FeedFunction MakeFeed(const plan::Plan& plan, const data::Source& sour
       const std::int64_t index =
           first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
       if (offset || of_documents) RETURN_IF_ERROR(source.Sample(split, index, sample));
+      if (offset == 0) source.Prefetch(split, index + kMicrobatchesAhead * plan.microbatch_samples);
       if (of_documents) starts = source.DocumentStarts(split, index, sample);
       for (const Interval& interval : host.extent.dims[1]) {
         for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s) {
