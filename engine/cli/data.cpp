@@ -1,6 +1,7 @@
 // `engine data`: make a tokenised data set from text, and look at one.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
 #include "engine/data/rearrange.h"
+#include "engine/data/remote_output.h"
 #include "engine/data/temporary_file.h"
 
 namespace engine::cli {
@@ -65,8 +67,13 @@ int Build(const BuildArguments& arguments) {
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = TokenizerOf(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
   data::RemoveTemporaryFilesOnSignals();
-  const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
-  if (!result.ok()) return Fail(result.status());
+  absl::StatusOr<data::PreprocessResult> result;
+  const absl::Status status = data::MakeAt(arguments.options.output_prefix, [&](const std::string& prefix) {
+    options.output_prefix = prefix;
+    result = data::Preprocess(options, **tokenizer);
+    return result.status();
+  });
+  if (!status.ok()) return Fail(status);
   std::int64_t bytes = 0;
   std::int64_t duplicates = 0;
   for (const data::ReadInput& input : result->inputs) {
@@ -77,7 +84,7 @@ int Build(const BuildArguments& arguments) {
     Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
           WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
           Name(result->type), FormatBytes(bytes), result->inputs.size(), PassedOverText(result->passed_over),
-          made.prefix);
+          data::PublishedName(made.prefix, options.output_prefix, arguments.options.output_prefix));
   }
   if (duplicates > 0) {
     Print(stdout, "{} documents stood before{}\n", WithThousands(duplicates),
@@ -185,8 +192,18 @@ int Verify(const std::vector<std::string>& prefixes, std::int64_t vocab) {
   return exit_code;
 }
 
-int PrintMade(const absl::StatusOr<std::vector<data::MadeDataset>>& made) {
-  if (!made.ok()) return Fail(made.status());
+using MadeDatasets = absl::StatusOr<std::vector<data::MadeDataset>>;
+
+int PrintMade(const std::string& output, const std::function<MadeDatasets(const std::string& prefix)>& make) {
+  MadeDatasets made;
+  const absl::Status status = data::MakeAt(output, [&](const std::string& prefix) {
+    made = make(prefix);
+    if (!made.ok()) return made.status();
+    for (data::MadeDataset& dataset : *made)
+      dataset.prefix = data::PublishedName(dataset.prefix, prefix, output);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return Fail(status);
   for (const data::MadeDataset& dataset : *made) {
     Print(stdout, "{} documents, {} sequences, {} tokens\n{}\n", WithThousands(dataset.documents),
           WithThousands(dataset.sequences), WithThousands(dataset.tokens), dataset.prefix);
@@ -215,7 +232,8 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   data::PreprocessOptions& options = arguments->options;
   command
       ->add_option("--input", options.inputs,
-                   "Text files, plain or compressed by gzip or Zstandard, and directories of them")
+                   "Text files, plain or compressed by gzip or Zstandard, and directories of them; s3:// and "
+                   "http(s):// too")
       ->required()
       ->type_name("FILE");
   command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
@@ -295,9 +313,10 @@ void AddMerge(CLI::App* parent, int* exit_code) {
   command->footer("Exit codes: 0 written; 1 the data sets or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] {
     data::RemoveTemporaryFilesOnSignals();
-    const absl::StatusOr<data::MadeDataset> made =
-        data::MergeDatasets(arguments->prefixes, arguments->output);
-    *exit_code = made.ok() ? PrintMade(std::vector{*made}) : Fail(made.status());
+    *exit_code = PrintMade(arguments->output, [&](const std::string& output) -> MadeDatasets {
+      ASSIGN_OR_RETURN(data::MadeDataset made, data::MergeDatasets(arguments->prefixes, output));
+      return std::vector{std::move(made)};
+    });
   });
 }
 
@@ -320,8 +339,9 @@ void AddSplit(CLI::App* parent, int* exit_code) {
   command->footer("Exit codes: 0 written; 1 the data set or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] {
     data::RemoveTemporaryFilesOnSignals();
-    *exit_code =
-        PrintMade(data::SplitDataset(arguments->prefixes.front(), arguments->parts, arguments->output));
+    *exit_code = PrintMade(arguments->output, [&](const std::string& output) {
+      return data::SplitDataset(arguments->prefixes.front(), arguments->parts, output);
+    });
   });
 }
 

@@ -70,6 +70,7 @@ TokenType ChooseTokenType(std::int64_t vocab_size) {
 }
 
 absl::StatusOr<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
+  RETURN_IF_ERROR(storage::CheckPrefix(prefix));
   absl::StatusOr<MappedFile> idx = MappedFile::Open(IdxPath(prefix));
   if (!idx.ok() && absl::IsNotFound(idx.status())) {
     return NotFound("{}; a data set is named by its prefix, without .bin or .idx", Message(idx.status()));
@@ -189,8 +190,11 @@ absl::Status IndexedDataset::Read(std::int64_t sequence, std::int64_t offset,
       });
 }
 
-void IndexedDataset::Prefetch(std::int64_t sequence, std::int64_t offset, std::int64_t tokens) const {
-  bin_.Prefetch(pointer(sequence) + offset * SizeOf(type_), tokens * SizeOf(type_));
+void IndexedDataset::Prefetch(std::int64_t sequence, std::int64_t offset, std::size_t tokens,
+                              storage::When when) const {
+  const std::int64_t token_bytes = SizeOf(type_);
+  bin_.Prefetch(pointer(sequence) + offset * token_bytes, static_cast<std::int64_t>(tokens) * token_bytes,
+                when);
 }
 
 absl::StatusOr<TokenScan> IndexedDataset::Scan() const {

@@ -68,7 +68,7 @@ class IndexedDataset {
   // are cut: Scan() finds those. Safe to call from many threads.
   absl::Status Read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
   // Tokens that will be read soon: where that means asking a server, it is asked now. Returns at once.
-  void Prefetch(std::int64_t sequence, std::int64_t offset, std::int64_t tokens) const;
+  void Prefetch(std::int64_t sequence, std::int64_t offset, std::size_t tokens, storage::When when) const;
 
   absl::StatusOr<TokenScan> Scan() const;
   // Sequence that holds token `position` of .bin.

@@ -232,7 +232,7 @@ absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int3
   }
   const std::vector<Piece> pieces = PiecesOf(split, index, out.size());
   for (const Piece& piece : pieces)  // all that have to come come at once
-    piece.dataset->Prefetch(piece.sequence, piece.offset, static_cast<std::int64_t>(piece.tokens));
+    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, storage::When::kNow);
   for (const Piece& piece : pieces) {
     const std::span<std::int32_t> tokens = out.first(piece.tokens);
     RETURN_IF_ERROR(piece.dataset->Read(piece.sequence, piece.offset, tokens));
@@ -254,7 +254,7 @@ absl::Status Source::CheckPiece(const Piece& piece, std::span<const std::int32_t
 void Source::Prefetch(Split split, std::int64_t index) const {
   if (!has_remote_ || index < 0 || index >= size(split)) return;
   for (const Piece& piece : PiecesOf(split, index, static_cast<std::size_t>(sequence_length_) + 1))
-    piece.dataset->Prefetch(piece.sequence, piece.offset, static_cast<std::int64_t>(piece.tokens));
+    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, storage::When::kLater);
 }
 
 std::vector<Source::Piece> Source::PiecesOf(Split split, std::int64_t index, std::size_t tokens) const {

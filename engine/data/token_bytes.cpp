@@ -50,8 +50,8 @@ absl::Status TokenBytes::Visit(std::int64_t offset, std::int64_t bytes,
   return absl::OkStatus();
 }
 
-void TokenBytes::Prefetch(std::int64_t offset, std::int64_t bytes) const {
-  if (remote_) remote_->Prefetch(bytes, offset);
+void TokenBytes::Prefetch(std::int64_t offset, std::int64_t bytes, storage::When when) const {
+  if (remote_) remote_->Prefetch(bytes, offset, when);
 }
 
 std::string TokenBytes::Fingerprint() const {

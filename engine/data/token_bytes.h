@@ -28,7 +28,7 @@ class TokenBytes {
   absl::Status Visit(std::int64_t offset, std::int64_t bytes,
                      absl::FunctionRef<void(std::span<const std::byte>)> visit) const;
   // Bytes that will be visited soon. Returns at once.
-  void Prefetch(std::int64_t offset, std::int64_t bytes) const;
+  void Prefetch(std::int64_t offset, std::int64_t bytes, storage::When when) const;
 
   // FingerprintOfBlocks of a file; of an object its size and version, which a server tells without giving its bytes.
   std::string Fingerprint() const;

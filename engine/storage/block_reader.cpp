@@ -59,7 +59,7 @@ class BlockCache {
                     std::int64_t offset) {
     std::unique_lock lock(mutex_);
     const Blocks blocks =
-        Want(object, offset / kBlockBytes, CeilDiv(offset + bytes, kBlockBytes), /*urgent=*/true);
+        Want(object, offset / kBlockBytes, CeilDiv(offset + bytes, kBlockBytes), When::kNow);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const Block& block = *blocks[i];
       came_.wait(lock, [&block] { return block.is_there; });
@@ -77,9 +77,10 @@ class BlockCache {
     return absl::OkStatus();
   }
 
-  void Prefetch(const std::shared_ptr<const Object>& object, std::int64_t bytes, std::int64_t offset) {
+  void Prefetch(const std::shared_ptr<const Object>& object, std::int64_t bytes, std::int64_t offset,
+                When when) {
     const std::lock_guard lock(mutex_);
-    Want(object, offset / kBlockBytes, CeilDiv(offset + bytes, kBlockBytes), /*urgent=*/false);
+    Want(object, offset / kBlockBytes, CeilDiv(offset + bytes, kBlockBytes), when);
   }
 
   // Nothing of it is wanted any more.
@@ -97,6 +98,7 @@ class BlockCache {
  private:
   using Key = std::pair<const Object*, std::int64_t>;  // which block of which object
   struct Block {
+    bool is_waited_for = false;
     bool is_there = false;  // or will never be, as `status` says
     absl::Status status;
     std::vector<char> bytes;
@@ -114,15 +116,16 @@ class BlockCache {
   };
 
   // Blocks [first, last); those that nobody has asked for are. Under the lock.
-  Blocks Want(const std::shared_ptr<const Object>& object, std::int64_t first, std::int64_t last,
-              bool urgent) {
+  Blocks Want(const std::shared_ptr<const Object>& object, std::int64_t first, std::int64_t last, When when) {
     Blocks blocks;
     std::vector<Request> missing;
+    bool some_are_asked = false;
     for (std::int64_t number = first; number < last; ++number) {
       const Key key(object.get(), number);
       if (const auto found = blocks_.find(key); found != blocks_.end()) {
         used_.splice(used_.end(), used_, found->second.use);
         blocks.push_back(found->second.block);
+        some_are_asked = some_are_asked || !blocks.back()->is_there;
         continue;
       }
       used_.push_back(key);
@@ -138,13 +141,23 @@ class BlockCache {
       blocks_.erase(used_.front());
       used_.pop_front();
     }
-    if (urgent) {  // somebody waits
+    if (when == When::kNow) {
+      if (some_are_asked) MoveToFront(blocks);
       for (auto it = missing.rbegin(); it != missing.rend(); ++it) requests_.push_front(std::move(*it));
     } else {
       for (Request& request : missing) requests_.push_back(std::move(request));
     }
     if (!missing.empty()) wanted_.notify_all();
     return blocks;
+  }
+
+  // Requests for some of these blocks that nobody works on yet go before all others.
+  void MoveToFront(const Blocks& blocks) {
+    for (const std::shared_ptr<Block>& block : blocks) block->is_waited_for = true;
+    std::stable_partition(requests_.begin(), requests_.end(), [](const Request& request) {
+      return std::any_of(request.blocks.begin(), request.blocks.end(),
+                         [](const std::shared_ptr<Block>& block) { return block->is_waited_for; });
+    });
   }
 
   void Work() {
@@ -223,9 +236,9 @@ absl::Status BlockReader::Read(void* data, std::int64_t bytes, std::int64_t offs
   return bytes == 0 ? absl::OkStatus() : cache_->Read(object_, static_cast<char*>(data), bytes, offset);
 }
 
-void BlockReader::Prefetch(std::int64_t bytes, std::int64_t offset) const {
+void BlockReader::Prefetch(std::int64_t bytes, std::int64_t offset, When when) const {
   bytes = std::min(bytes, object_->size() - offset);
-  if (offset >= 0 && bytes > 0) cache_->Prefetch(object_, bytes, offset);
+  if (offset >= 0 && bytes > 0) cache_->Prefetch(object_, bytes, offset, when);
 }
 
 absl::StatusOr<std::size_t> Stream::Read(char* out, std::size_t bytes) {

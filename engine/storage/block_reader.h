@@ -13,6 +13,9 @@ namespace engine::storage {
 
 class BlockCache;
 
+// Whether somebody waits: what is wanted now goes before all that is wanted later.
+enum class When { kNow, kLater };
+
 // Blocks of 32 KiB, which all readers of a process keep in 256 MiB together; those go that were not used for longest. Up to 16
 // requests are under way at once, each for up to 8 MiB of blocks that follow one another. Callable from any thread. An object has one reader.
 class BlockReader {
@@ -27,7 +30,7 @@ class BlockReader {
   // Bytes [offset, offset + bytes), which must be there; waits for those that have not come.
   absl::Status Read(void* data, std::int64_t bytes, std::int64_t offset) const;
   // Begins to fetch such bytes and returns. What is beyond the end is left out; an error is told to who reads them.
-  void Prefetch(std::int64_t bytes, std::int64_t offset) const;
+  void Prefetch(std::int64_t bytes, std::int64_t offset, When when = When::kLater) const;
 
  private:
   std::shared_ptr<const Object> object_;

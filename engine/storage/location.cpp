@@ -92,6 +92,16 @@ absl::StatusOr<Location> Locate(const std::string& name) {
                          Shown(scheme));
 }
 
+absl::Status CheckPrefix(const std::string& name) {
+  ASSIGN_OR_RETURN(const Location location, Locate(name));
+  if (location.kind == Kind::kS3 && location.key.empty())
+    return InvalidArgument("{} names a bucket and nothing in it: s3://BUCKET/PREFIX", ShownPath(name));
+  const std::size_t path = location.kind == Kind::kHttp ? name.find('/', name.find("://") + 3) : 0;
+  if (path == std::string::npos || (location.kind == Kind::kHttp && path + 1 == name.size()))
+    return InvalidArgument("{} names a host and nothing on it: http(s)://HOST/PREFIX", ShownPath(name));
+  return absl::OkStatus();
+}
+
 std::string UriEncode(std::string_view text, bool keep_slash) {
   std::string encoded;
   for (const char c : text) {

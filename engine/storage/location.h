@@ -26,6 +26,10 @@ bool IsUrl(std::string_view name);
 // The key of s3:// is plain text, so that %, ? and # are characters of it; the path of http(s):// is as it stands in the URL.
 absl::StatusOr<Location> Locate(const std::string& name);
 
+// Whether a name can be the beginning of other names, as PREFIX of PREFIX.bin: Locate's errors, and where it would be that of a bucket or
+// a host.
+absl::Status CheckPrefix(const std::string& name);
+
 // Bytes other than RFC 3986's unreserved characters as %XX; '/' stays where `keep_slash` says so.
 std::string UriEncode(std::string_view text, bool keep_slash);
 

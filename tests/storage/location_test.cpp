@@ -51,6 +51,19 @@ TEST_CASE("a name that will not do says what would") {
   CHECK(LocateError("s3://bucket/a\x01") != "");
 }
 
+TEST_CASE("what files' names begin with is more than a bucket or a host") {
+  for (const char* prefix :
+       {"data/x", "", "s3://bucket/x", "s3://bucket/x/", "https://host/x", "http://host:80/x/y"})
+    CHECK(CheckPrefix(prefix).ok());
+  CHECK(Message(CheckPrefix("s3://bucket")) ==
+        "s3://bucket names a bucket and nothing in it: s3://BUCKET/PREFIX");
+  CHECK_FALSE(CheckPrefix("s3://bucket/").ok());
+  CHECK(Message(CheckPrefix("http://host")) ==
+        "http://host names a host and nothing on it: http(s)://HOST/PREFIX");
+  CHECK_FALSE(CheckPrefix("http://host/").ok());
+  CHECK_FALSE(CheckPrefix("gs://bucket/x").ok());
+}
+
 TEST_CASE("a password in a URL is refused and not repeated") {
   const std::string error = LocateError("https://user:hunter2@host/x");
   CHECK(error.find("hunter2") == std::string::npos);
