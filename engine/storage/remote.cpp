@@ -140,12 +140,13 @@ absl::StatusOr<std::int64_t> SizeByHead(const Exchange& exchange) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Object>> OpenRemote(const Location& location) {
-  constexpr long kOutside = 416;  // of an empty file no byte can be had
+  constexpr std::int64_t kProbeBytes = 2;  // "bytes=0-0" is no range to some servers (s3rver 3.7)
+  constexpr long kOutside = 416;           // of an empty file no byte can be had
   ASSIGN_OR_RETURN(Exchange exchange, Exchange::With(location));
   std::optional<std::int64_t> size;
   Exchange::Deed deed{.what = "open", .ask = {}, .set = {}, .judge = {}};
   deed.ask = [](int) {
-    return S3Request{.query = {}, .headers = {{"range", RangeHeader(0, 1)}}, .body = {}};
+    return S3Request{.query = {}, .headers = {{"range", RangeHeader(0, kProbeBytes)}}, .body = {}};
   };
   deed.set = [&](Request* request) {
     request->on_head = [&](const Response& head) -> absl::Status {

@@ -44,7 +44,7 @@ class Object {
   const std::string version_;
 };
 
-// One request, of a byte: a server that cannot give ranges is an error here.
+// One request, of two bytes: a server that cannot give ranges is an error here.
 absl::StatusOr<std::shared_ptr<const Object>> Open(const std::string& name);
 
 // All of it; ResourceExhausted where that is more than `most_bytes`.
