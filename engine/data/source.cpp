@@ -251,10 +251,10 @@ absl::Status Source::CheckPiece(const Piece& piece, std::span<const std::int32_t
                            vocab_);
 }
 
-void Source::Prefetch(Split split, std::int64_t index) const {
+void Source::Prefetch(Split split, std::int64_t index, storage::When when) const {
   if (!has_remote_ || index < 0 || index >= size(split)) return;
   for (const Piece& piece : PiecesOf(split, index, static_cast<std::size_t>(sequence_length_) + 1))
-    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, storage::When::kLater);
+    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, when);
 }
 
 std::vector<Source::Piece> Source::PiecesOf(Split split, std::int64_t index, std::size_t tokens) const {

@@ -42,9 +42,9 @@ class Source {
   // Writes sample `index` of [0, size(split)) to `out`, sequence_length() + 1 tokens: inputs are all but the
   // last, labels all but the first. A pure function; safe to call from many threads.
   absl::Status Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const;
-  // Sample `index` will be read soon: what of it lies on a server is asked for now. Returns at once; an index outside of the
-  // split is none.
-  void Prefetch(Split split, std::int64_t index) const;
+  // Sample `index` will be read: what of it lies on a server is asked for, before or behind what is already to be asked for. Returns
+  // at once; an index outside of the split is none.
+  void Prefetch(Split split, std::int64_t index, storage::When when) const;
 
   // Where documents begin in a sample: ascending places of its tokens, the first of them 0. A document ends where a
   // sequence of the data set does, and behind each end-of-document token of the recipe's tokenizer, where it has one; that
