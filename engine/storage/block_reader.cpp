@@ -23,8 +23,9 @@ constexpr std::size_t kMostBlocks = (std::size_t{256} << 20) / kBlockBytes;
 constexpr std::int64_t kMostBlocksOfRequest = (std::int64_t{8} << 20) / kBlockBytes;
 constexpr int kRequestsUnderWay = 16;
 
-constexpr std::int64_t kReadAheadBytes = std::int64_t{32} << 20;  // of streams
-constexpr std::int64_t kStreamedBytes = std::int64_t{4} << 20;    // of a stream that are asked for at once
+constexpr std::int64_t kReadAheadBytes = std::int64_t{32} << 20;       // of streams
+constexpr std::int64_t kFirstStreamedBytes = std::int64_t{256} << 10;  // many look at the beginning alone
+constexpr std::int64_t kStreamedBytes = std::int64_t{4} << 20;  // of a stream that are asked for at once
 
 }  // namespace
 
@@ -243,9 +244,11 @@ void BlockReader::Prefetch(std::int64_t bytes, std::int64_t offset, When when) c
 
 absl::StatusOr<std::size_t> Stream::Read(char* out, std::size_t bytes) {
   const std::int64_t size = object().size();
-  while (asked_ < size && asked_ < at_ + kReadAheadBytes) {
-    reader_.Prefetch(kStreamedBytes, asked_);
-    asked_ += kStreamedBytes;
+  const std::int64_t ahead = std::min(kReadAheadBytes, kFirstStreamedBytes + 2 * at_);
+  while (asked_ < size && asked_ < at_ + ahead) {
+    const std::int64_t more = std::clamp(asked_, kFirstStreamedBytes, kStreamedBytes);
+    reader_.Prefetch(more, asked_);
+    asked_ += more;
   }
   const std::int64_t some = std::min({static_cast<std::int64_t>(bytes), size - at_, kStreamedBytes});
   RETURN_IF_ERROR(reader_.Read(out, some, at_));

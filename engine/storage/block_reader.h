@@ -37,7 +37,7 @@ class BlockReader {
   std::shared_ptr<BlockCache> cache_;
 };
 
-// Reads an object from its beginning to its end, with the next 32 MiB under way. For one thread.
+// Reads an object from its beginning to its end, with up to 32 MiB behind what was read under way: little at first, more from read to read. For one thread.
 class Stream {
  public:
   explicit Stream(std::shared_ptr<const Object> object) : reader_(std::move(object)) {}
