@@ -15,6 +15,7 @@ tested: `Server.faults` is a list of dicts, each with
            whole    knows no ranges                                       shift  gives the range one byte too far on
            change   puts `bytes` more in the object first, so that it has another ETag
            lose     does what was asked, then resets the connection before the answer
+           redirect answers 302 to the address `to`
            error200 answers 200 with the error `code` in the body
 
 usage: object_server.py     prints its port; then each line of JSON on stdin is a command, answered by a line of JSON:
@@ -173,6 +174,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.fault = store.fault_for(self.command, self.path)
             if self.fault.get("do") == "status":
                 raise Refused(self.fault["status"], self.fault.get("code", "InternalError"), "as the test asks for")
+            if self.fault.get("do") == "redirect":
+                return self.send(302, {"Location": self.fault["to"]}, b"elsewhere")
             self.check_signature(path, query, body)
             name = urllib.parse.unquote(path)[1:]
             if "/" not in name:

@@ -272,6 +272,23 @@ TEST_CASE("a server without ranges is refused, where it is opened and later") {
   CHECK(absl::IsUnimplemented(Range(*object, 0, 10).status()));
 }
 
+TEST_CASE("a web server may send elsewhere, S3 may not") {
+  ObjectServer& server = TheServer();
+  server.Put("public/there", kBytes);
+  const Json elsewhere = {
+      {"path", "/here"}, {"do", "redirect"}, {"to", server.url() + "/public/there"}, {"times", 9}};
+  server.Inject(elsewhere);
+  const std::shared_ptr<const Object> object = MustOpen(server.url() + "/public/here");
+  CHECK(*Range(*object, 7, 1000) == kBytes.substr(7, 1000));
+  CHECK(*ReadAll(server.url() + "/public/here", 100'000) == kBytes);
+  CHECK(Has(ErrorOf(Open("s3://public/here")), "the server answers 302"));
+  server.Inject(
+      {{"path", "/here"}, {"do", "redirect"}, {"to", server.url() + "/public/here"}, {"times", 99}});
+  CHECK(absl::IsUnavailable(Open(server.url() + "/public/here").status()));
+  server.Inject({{"path", "/here"}, {"do", "redirect"}, {"to", "file:///etc/passwd"}, {"times", 9}});
+  CHECK_FALSE(Open(server.url() + "/public/here").ok());
+}
+
 TEST_CASE("an object that has changed is noticed") {
   ObjectServer& server = TheServer();
   for (const bool strong : {true, false}) {
