@@ -45,7 +45,8 @@ absl::StatusOr<Answer> Exchange::Do(const Deed& deed) const {
     } else {
       request.method = asked.method;
       request.url = location_.name;
-      for (const auto& [name, value] : asked.headers) request.headers.push_back(fmt::format("{}: {}", name, value));
+      for (const auto& [name, value] : asked.headers)
+        request.headers.push_back(fmt::format("{}: {}", name, value));
       request.follow_redirects = true;
     }
     if (deed.set) deed.set(&request);

@@ -128,7 +128,8 @@ Request Sign(const S3Request& request, const Location& location, const S3Setting
                .slow = {},
                .on_head = {},
                .on_body = {}};
-  for (const auto& [name, value] : signable.headers) made.headers.push_back(fmt::format("{}: {}", name, value));
+  for (const auto& [name, value] : signable.headers)
+    made.headers.push_back(fmt::format("{}: {}", name, value));
   made.headers.push_back("Authorization: " + Authorization(signable, settings.credentials));
   return made;
 }
