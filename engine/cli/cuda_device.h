@@ -16,7 +16,7 @@ absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const
 absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                            ProcessGroup* group);
 
-// Name of the file of matrix products' algorithms in the folder of cached things; empty where there is no folder.
+// Name of the file of matrix products' algorithms in the cache's folder (base/cache_folder.h); empty where there is none.
 std::string GemmCacheFile();
 
 }  // namespace engine::cli

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
 #include "engine/data/rearrange.h"
+#include "engine/data/remote_output.h"
 #include "engine/data/temporary_file.h"
 #include "engine/data/unfinished_build.h"
 
@@ -124,8 +126,13 @@ int Build(const BuildArguments& arguments) {
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = TokenizerOf(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
   const StopSignals signals;
-  const absl::StatusOr<data::PreprocessResult> result = BuildWithProgress(options, **tokenizer);
-  if (!result.ok()) return FailBuild(result.status(), options.output_prefix);
+  absl::StatusOr<data::PreprocessResult> result;
+  const absl::Status status = data::MakeAt(arguments.options.output_prefix, [&](const std::string& prefix) {
+    options.output_prefix = prefix;
+    result = BuildWithProgress(options, **tokenizer);
+    return result.status();
+  });
+  if (!status.ok()) return FailBuild(status, options.output_prefix);
   if (result->resumed_documents > 0)
     Print(stdout, "{} documents had been read before\n", WithThousands(result->resumed_documents));
   std::int64_t bytes = 0;
@@ -138,7 +145,7 @@ int Build(const BuildArguments& arguments) {
     Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
           WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
           Name(result->type), FormatBytes(bytes), result->inputs.size(), PassedOverText(result->passed_over),
-          made.prefix);
+          data::PublishedName(made.prefix, options.output_prefix, arguments.options.output_prefix));
   }
   if (duplicates > 0) {
     Print(stdout, "{} documents stood before{}\n", WithThousands(duplicates),
@@ -158,7 +165,8 @@ std::string ShownText(std::string text) {
 }
 
 // Documents that lie evenly in the data set, with their ids and, by a tokenizer, their text.
-void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const data::Tokenizer* tokenizer) {
+absl::Status PrintSample(const data::IndexedDataset& dataset, std::int64_t count,
+                         const data::Tokenizer* tokenizer) {
   constexpr std::size_t kMostIds = 16;
   const std::int64_t shown = std::min(count, dataset.documents());
   for (std::int64_t i = 0; i < shown; ++i) {
@@ -170,7 +178,7 @@ void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const 
     for (std::int64_t sequence = first; sequence < last; ++sequence) {
       std::vector<std::int32_t> ids(
           static_cast<std::size_t>(dataset.lengths()[static_cast<std::size_t>(sequence)]));
-      dataset.Read(sequence, 0, ids);
+      RETURN_IF_ERROR(dataset.Read(sequence, 0, ids));
       const std::size_t some = std::min(ids.size(), kMostIds);
       Print(stdout, "  {} tokens: {}{}\n", ids.size(),
             fmt::join(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(some), " "),
@@ -178,6 +186,7 @@ void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const 
       if (tokenizer != nullptr) Print(stdout, "  {}\n", ShownText(tokenizer->Decode(ids)));
     }
   }
+  return absl::OkStatus();
 }
 
 struct InfoArguments {
@@ -195,23 +204,25 @@ int Info(const InfoArguments& arguments) {
     if (!made.ok()) return Fail(made.status());
     tokenizer = *std::move(made);
   }
-  const data::TokenScan scan = dataset->Scan();
-  const std::optional<double> entropy = data::UnigramEntropy(*dataset, scan);
+  const absl::StatusOr<data::TokenScan> scan = dataset->Scan();
+  if (!scan.ok()) return Fail(scan.status());
+  const absl::StatusOr<std::optional<double>> entropy = data::UnigramEntropy(*dataset, *scan);
+  if (!entropy.ok()) return Fail(entropy.status());
   Print(stdout, "prefix           {}\n", dataset->prefix());
   Print(stdout, "documents        {}\n", WithThousands(dataset->documents()));
   Print(stdout, "sequences        {}\n", WithThousands(dataset->sequences()));
   Print(stdout, "tokens           {}\n", WithThousands(dataset->tokens()));
   Print(stdout, "token type       {}\n", Name(dataset->type()));
   Print(stdout, "bytes of .bin    {}\n", WithThousands(dataset->bin_bytes()));
-  Print(stdout, "smallest token   {}\n", scan.min);
-  Print(stdout, "largest token    {}\n", scan.max);
-  if (entropy.has_value()) {
-    Print(stdout, "unigram entropy  {:.4f} nats per token\n", *entropy);
+  Print(stdout, "smallest token   {}\n", scan->min);
+  Print(stdout, "largest token    {}\n", scan->max);
+  if (entropy->has_value()) {
+    Print(stdout, "unigram entropy  {:.4f} nats per token\n", **entropy);
   } else {
     Print(stdout, "unigram entropy  not counted: token ids are outside 0 to 2^24 - 1\n");
   }
-  PrintSample(*dataset, arguments.sample, tokenizer.get());
-  return 0;
+  const absl::Status printed = PrintSample(*dataset, arguments.sample, tokenizer.get());
+  return printed.ok() ? 0 : Fail(printed);
 }
 
 // One line for each; all are looked at.
@@ -223,12 +234,16 @@ int Verify(const std::vector<std::string>& prefixes, std::int64_t vocab) {
       exit_code = Fail(dataset.status());
       continue;
     }
-    const data::TokenScan scan = dataset->Scan();
-    if (dataset->tokens() > 0 && (scan.min < 0 || (vocab > 0 && scan.max >= vocab))) {
-      const bool low = scan.min < 0;
+    const absl::StatusOr<data::TokenScan> scan = dataset->Scan();
+    if (!scan.ok()) {
+      exit_code = Fail(scan.status());
+      continue;
+    }
+    if (dataset->tokens() > 0 && (scan->min < 0 || (vocab > 0 && scan->max >= vocab))) {
+      const bool low = scan->min < 0;
       exit_code =
-          Fail(InvalidArgument("{}: token {} at position {} is outside {}", prefix, low ? scan.min : scan.max,
-                               low ? scan.first_min : scan.first_max,
+          Fail(InvalidArgument("{}: token {} at position {} is outside {}", prefix,
+                               low ? scan->min : scan->max, low ? scan->first_min : scan->first_max,
                                vocab > 0 ? fmt::format("a vocabulary of {}", vocab) : "all vocabularies"));
       continue;
     }
@@ -238,8 +253,18 @@ int Verify(const std::vector<std::string>& prefixes, std::int64_t vocab) {
   return exit_code;
 }
 
-int PrintMade(const absl::StatusOr<std::vector<data::MadeDataset>>& made) {
-  if (!made.ok()) return Fail(made.status());
+using MadeDatasets = absl::StatusOr<std::vector<data::MadeDataset>>;
+
+int PrintMade(const std::string& output, const std::function<MadeDatasets(const std::string& prefix)>& make) {
+  MadeDatasets made;
+  const absl::Status status = data::MakeAt(output, [&](const std::string& prefix) {
+    made = make(prefix);
+    if (!made.ok()) return made.status();
+    for (data::MadeDataset& dataset : *made)
+      dataset.prefix = data::PublishedName(dataset.prefix, prefix, output);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return Fail(status);
   for (const data::MadeDataset& dataset : *made) {
     Print(stdout, "{} documents, {} sequences, {} tokens\n{}\n", WithThousands(dataset.documents),
           WithThousands(dataset.sequences), WithThousands(dataset.tokens), dataset.prefix);
@@ -267,9 +292,9 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   const auto arguments = std::make_shared<BuildArguments>();
   data::PreprocessOptions& options = arguments->options;
   command
-      ->add_option(
-          "--input", options.inputs,
-          "Text files, plain or compressed by gzip or Zstandard, Parquet files, and directories of them")
+      ->add_option("--input", options.inputs,
+                   "Text files, plain or compressed by gzip or Zstandard, Parquet files, and directories of them; "
+                   "s3:// and http(s):// too")
       ->required()
       ->type_name("FILE");
   command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
@@ -357,9 +382,10 @@ void AddMerge(CLI::App* parent, int* exit_code) {
   command->footer("Exit codes: 0 written; 1 the data sets or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] {
     data::RemoveTemporaryFilesOnSignals();
-    const absl::StatusOr<data::MadeDataset> made =
-        data::MergeDatasets(arguments->prefixes, arguments->output);
-    *exit_code = made.ok() ? PrintMade(std::vector{*made}) : Fail(made.status());
+    *exit_code = PrintMade(arguments->output, [&](const std::string& output) -> MadeDatasets {
+      ASSIGN_OR_RETURN(data::MadeDataset made, data::MergeDatasets(arguments->prefixes, output));
+      return std::vector{std::move(made)};
+    });
   });
 }
 
@@ -382,8 +408,9 @@ void AddSplit(CLI::App* parent, int* exit_code) {
   command->footer("Exit codes: 0 written; 1 the data set or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] {
     data::RemoveTemporaryFilesOnSignals();
-    *exit_code =
-        PrintMade(data::SplitDataset(arguments->prefixes.front(), arguments->parts, arguments->output));
+    *exit_code = PrintMade(arguments->output, [&](const std::string& output) {
+      return data::SplitDataset(arguments->prefixes.front(), arguments->parts, output);
+    });
   });
 }
 

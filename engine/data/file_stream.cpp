@@ -7,14 +7,24 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "engine/base/status.h"
 #include "engine/data/fingerprint.h"
+#include "engine/storage/storage.h"
 
 namespace engine::data {
 
 absl::StatusOr<FileStamp> StampOf(const std::string& path) {
+  if (storage::IsUrl(path)) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const storage::Object> object, storage::Open(path));
+    Hasher version;
+    version.Update(object->version());
+    constexpr std::size_t kDigits = 15;  // of 4 bits: a number that is not negative
+    return FileStamp{.bytes = object->size(),
+                     .changed_ns = std::stoll(version.HexDigest().substr(0, kDigits), nullptr, 16)};
+  }
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return SystemError("inspect", path, errno);
   constexpr std::int64_t kNanoseconds = 1'000'000'000;
@@ -23,21 +33,32 @@ absl::StatusOr<FileStamp> StampOf(const std::string& path) {
 }
 
 absl::StatusOr<FileStream> FileStream::Open(const std::string& path) {
+  if (storage::IsUrl(path)) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const storage::Object> object, storage::Open(path));
+    return FileStream(storage::Stream(std::move(object)));
+  }
   ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, O_RDONLY));
   posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
   return FileStream(File(descriptor, path));
 }
 
+absl::StatusOr<std::size_t> FileStream::ReadSome(char* out, std::size_t bytes) {
+  if (remote_) return remote_->Read(out, bytes);
+  for (;;) {
+    const ssize_t got = pread(file_.fd(), out, bytes, at_);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno != EINTR) return SystemError("read", path(), errno);
+  }
+}
+
 absl::StatusOr<std::size_t> FileStream::Read(char* out, std::size_t bytes) {
   std::size_t done = 0;
   while (done < bytes) {
-    const ssize_t got = pread(file_.fd(), out + done, bytes - done, at_);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return SystemError("read", path(), errno);
+    ASSIGN_OR_RETURN(const std::size_t got, ReadSome(out + done, bytes - done));
     if (got == 0) break;
-    hasher_->Update(out + done, static_cast<std::size_t>(got));
-    done += static_cast<std::size_t>(got);
-    at_ += got;
+    hasher_->Update(out + done, got);
+    done += got;
+    at_ += static_cast<std::int64_t>(got);
   }
   return done;
 }

@@ -12,6 +12,7 @@
 #include "engine/data/parquet/column_reader.h"
 #include "engine/data/parquet/table.h"
 #include "engine/data/text_parts.h"
+#include "engine/storage/copies.h"
 
 namespace engine::data {
 namespace {
@@ -264,7 +265,8 @@ absl::StatusOr<std::unique_ptr<InputParts>> InputParts::Open(const std::string& 
   if (holds_table) {
     if (options.format == InputFormat::kText)
       return InvalidArgument("{}: error: is a Parquet file, and no plain text", path);
-    ASSIGN_OR_RETURN(std::shared_ptr<const parquet::Table> table, parquet::Table::Open(path));
+    ASSIGN_OR_RETURN(File file, storage::OpenCopy(path));  // it is read here and there
+    ASSIGN_OR_RETURN(std::shared_ptr<const parquet::Table> table, parquet::Table::Open(std::move(file)));
     std::vector<parquet::TextColumn> columns;
     for (const std::string& key : options.keys) {
       ASSIGN_OR_RETURN(columns.emplace_back(), table->FindText(key));

@@ -7,16 +7,18 @@
 
 #include "engine/base/json.h"
 #include "engine/base/status.h"
+#include "engine/storage/storage.h"
 
 namespace engine::data {
 namespace {
 
 namespace fs = std::filesystem;
 
+bool IsTable(const fs::path& path) { return path.extension() == ".dat" || path.extension() == ".u8"; }
+
 // Whether the entry is text; else it is counted, unless it is a directory.
 bool IsWanted(const fs::directory_entry& entry, PassedOver* passed_over) {
   std::error_code ignored;
-  const std::string extension = entry.path().extension();
   std::int64_t* count = nullptr;
   if (entry.is_symlink(ignored)) {
     count = &passed_over->links;
@@ -26,7 +28,7 @@ bool IsWanted(const fs::directory_entry& entry, PassedOver* passed_over) {
     count = &passed_over->hidden;
   } else if (!entry.is_regular_file(ignored)) {
     count = &passed_over->others;
-  } else if (extension == ".dat" || extension == ".u8") {
+  } else if (IsTable(entry.path())) {
     count = &passed_over->tables;
   } else {
     return true;
@@ -53,6 +55,32 @@ absl::Status ListDirectory(const std::string& directory, std::vector<std::string
   if (found.empty()) return NotFound("no text files in {}", directory);
   std::sort(found.begin(), found.end());
   files->insert(files->end(), found.begin(), found.end());
+  return absl::OkStatus();
+}
+
+// A bucket has no directories: some tools put an empty object with a / at its end in the place of one.
+absl::Status ListUrl(const std::string& input, std::vector<std::string>* files, PassedOver* passed_over) {
+  RETURN_IF_ERROR(storage::CheckUsable(input));
+  if (!input.ends_with('/')) {
+    files->push_back(input);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::vector<storage::Entry> entries, storage::List(input));
+  const std::size_t before = files->size();
+  for (const storage::Entry& entry : entries) {
+    const fs::path path(entry.name.substr(input.size()));
+    const bool hidden = std::any_of(path.begin(), path.end(),
+                                    [](const fs::path& part) { return part.string().starts_with('.'); });
+    if (entry.name.ends_with('/')) continue;
+    if (hidden) {
+      ++passed_over->hidden;
+    } else if (IsTable(path)) {
+      ++passed_over->tables;
+    } else {
+      files->push_back(entry.name);
+    }
+  }
+  if (files->size() == before) return NotFound("no text files in {}", input);
   return absl::OkStatus();
 }
 
@@ -214,6 +242,10 @@ absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::strin
                                                     PassedOver* passed_over) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
+    if (storage::IsUrl(input)) {
+      RETURN_IF_ERROR(ListUrl(input, &files, passed_over));
+      continue;
+    }
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
     if (!fs::exists(status)) return NotFound("input {} does not exist", input);

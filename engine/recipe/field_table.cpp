@@ -297,7 +297,7 @@ Rows DataRows() {
       FIELD(data.paths)
           .RequiredUnless("data.source", kRandomSource)
           .Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working "
-               "directory."),
+               "directory, or as s3://BUCKET/PREFIX or http(s)://HOST/PREFIX."),
       FIELD(data.weights).Above(0).Doc("Sampling weight of each path; empty: by size."),
       FIELD(data.split)
           .Pattern(

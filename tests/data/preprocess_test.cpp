@@ -29,7 +29,7 @@ Built BuildAndRead(const PreprocessOptions& options, std::size_t key = 0) {
   Built built = {*result, {}, {}};
   for (std::int64_t i = 0; i < dataset->sequences(); ++i) {
     built.sequences.emplace_back(static_cast<std::size_t>(dataset->lengths()[i]));
-    dataset->Read(i, 0, built.sequences.back());
+    REQUIRE(dataset->Read(i, 0, built.sequences.back()).ok());
   }
   for (std::int64_t i = 0; i <= dataset->documents(); ++i)
     built.documents.push_back(dataset->first_sequence(i));

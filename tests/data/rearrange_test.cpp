@@ -28,7 +28,7 @@ TokenDocuments ReadTokenDocuments(const std::string& prefix) {
     TokenSequences sequences;
     for (std::int64_t i = dataset->first_sequence(d); i < dataset->first_sequence(d + 1); ++i) {
       sequences.emplace_back(static_cast<std::size_t>(dataset->lengths()[static_cast<std::size_t>(i)]));
-      dataset->Read(i, 0, sequences.back());
+      REQUIRE(dataset->Read(i, 0, sequences.back()).ok());
     }
     documents.push_back(std::move(sequences));
   }

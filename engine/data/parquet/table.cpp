@@ -28,7 +28,11 @@ bool IsParquet(std::string_view first_bytes) {
 
 absl::StatusOr<std::shared_ptr<const Table>> Table::Open(const std::string& path) {
   ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, O_RDONLY));
-  std::shared_ptr<Table> table(new Table(File(descriptor, path)));
+  return Open(File(descriptor, path));
+}
+
+absl::StatusOr<std::shared_ptr<const Table>> Table::Open(File file) {
+  std::shared_ptr<Table> table(new Table(std::move(file)));
   ASSIGN_OR_RETURN(table->bytes_, table->file_.Size());
   RETURN_IF_ERROR(table->ReadFooter());
   return table;

@@ -45,6 +45,7 @@ class Table {
  public:
   // Reads and checks the footer. Errors are located: "PATH: error: …", here and below.
   static absl::StatusOr<std::shared_ptr<const Table>> Open(const std::string& path);
+  static absl::StatusOr<std::shared_ptr<const Table>> Open(File file);
 
   const std::string& path() const { return file_.path(); }
   std::int64_t rows() const { return metadata_.rows; }
