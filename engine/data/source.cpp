@@ -45,6 +45,32 @@ absl::Status CheckTokens(const IndexedDataset& dataset, std::int64_t vocab) {
       dataset.prefix(), token, dataset.SequenceOfToken(position), position, vocab - 1);
 }
 
+// The data sets that a split draws from, and the table of the recipe that names them.
+struct SplitSets {
+  const recipe::DataSets& sets;
+  std::string table;
+  bool whole;  // no other split has a part of them
+  std::span<const std::int64_t> epochs;
+
+  std::string key(std::string_view name) const { return fmt::format("{}.{}", table, name); }
+  // How often the split goes through the data set of that number, where the recipe says it.
+  std::optional<std::int64_t> EpochsOf(std::size_t set) const {
+    if (epochs.empty()) return std::nullopt;
+    return epochs[epochs.size() == 1 ? 0 : set];
+  }
+};
+
+SplitSets SetsOf(const recipe::Data& data, Split split) {
+  if (!data.per_split()) {
+    return {data, "data", false,
+            split == Split::kTrain ? std::span<const std::int64_t>(data.epochs) : std::span<const std::int64_t>()};
+  }
+  const recipe::DataSets& sets = split == Split::kTrain   ? data.train
+                                 : split == Split::kValid ? data.validation
+                                                          : data.test;
+  return {sets, fmt::format("data.{}", Name(split)), true, sets.epochs};
+}
+
 struct Sizes {
   std::array<std::int64_t, 3> of_split = {};
 };
@@ -80,7 +106,7 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
   if (recipe.data.is_random()) {
     source.random_seed_ = static_cast<std::uint64_t>(recipe.training.seed);
   } else {
-    RETURN_IF_ERROR(source.OpenMembers(recipe));
+    for (Split split : kSplits) RETURN_IF_ERROR(source.OpenMembers(recipe, split));
   }
   absl::StatusOr<Sizes> sizes = RequestedSizes(recipe);
   if (!sizes.ok()) return AtKey(recipe, "training.iterations", sizes.status());
@@ -115,94 +141,131 @@ absl::Status Source::SetEndOfDocument(const recipe::Recipe& recipe) {
                "the tokenizer that made the data, or model.vocab of its size");
 }
 
-absl::Status Source::OpenMembers(const recipe::Recipe& recipe) {
-  const auto at_paths = [&](const absl::Status& status) { return AtKey(recipe, "data.paths", status); };
-  if (recipe.data.paths.empty()) return at_paths(InvalidArgument("names no data set"));
-  const std::size_t weights = recipe.data.weights.size();
-  if (weights != 0 && weights != recipe.data.paths.size()) {
-    return AtKey(recipe, "data.weights",
-                 InvalidArgument("{} weights for {} data sets; give one each, or none", weights,
-                                 recipe.data.paths.size()));
+absl::StatusOr<std::size_t> Source::OpenMember(const recipe::Recipe& recipe, const std::string& key,
+                                               const std::string& prefix) {
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (members_[m].dataset.prefix() == prefix) return m;
   }
-  const absl::StatusOr<std::array<double, 3>> shares = recipe::ParseSplit(recipe.data.split);
-  if (!shares.ok()) return AtKey(recipe, "data.split", shares.status());
-  const std::array<double, 4> book_ends = SplitBookEnds(*shares);
-  for (const std::string& path : recipe.data.paths) {
-    absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(path);
-    if (absl::IsNotFound(dataset.status())) {
-      return AtKey(recipe, "data.paths", dataset.status(), HintForMissingData(recipe, path));
-    }
-    if (!dataset.ok()) return at_paths(dataset.status());
-    if (absl::Status status = CheckTokens(*dataset, vocab_); !status.ok()) return at_paths(status);
-    const std::array<SequenceRange, 3> ranges = SplitRanges(book_ends, dataset->sequences());
-    members_.push_back({*std::move(dataset), ranges});
+  absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(prefix);
+  if (absl::IsNotFound(dataset.status())) {
+    return AtKey(recipe, key, dataset.status(), HintForMissingData(recipe, prefix));
+  }
+  if (!dataset.ok()) return AtKey(recipe, key, dataset.status());
+  if (absl::Status status = CheckTokens(*dataset, vocab_); !status.ok()) return AtKey(recipe, key, status);
+  members_.push_back({.dataset = *std::move(dataset), .ranges = {}});
+  return members_.size() - 1;
+}
+
+absl::Status Source::OpenMembers(const recipe::Recipe& recipe, Split split) {
+  const SplitSets of = SetsOf(recipe.data, split);
+  const std::vector<std::string>& paths = of.sets.paths;
+  const bool needed = !of.whole || split == Split::kTrain ||
+                      (split == Split::kValid && recipe.evaluation.interval > 0);
+  if (paths.empty()) {
+    return needed ? AtKey(recipe, of.key("paths"), InvalidArgument("names no data set")) : absl::OkStatus();
+  }
+  for (const auto& [name, count] : {std::pair("weights", of.sets.weights.size()),
+                                    std::pair("epochs", of.epochs.size() == 1 ? 0 : of.epochs.size())}) {
+    if (count == 0 || count == paths.size()) continue;
+    return AtKey(recipe, of.key(name),
+                 InvalidArgument("{} {} for {} data sets; give one each, or none", count, name, paths.size()));
+  }
+  if (!of.sets.weights.empty() && !of.epochs.empty()) {
+    return AtKey(recipe, of.key("epochs"), InvalidArgument("stands beside weights; give one of the two"));
+  }
+  std::array<double, 4> book_ends = {0, 1, 1, 1};
+  if (!of.whole) {
+    const absl::StatusOr<std::array<double, 3>> shares = recipe::ParseSplit(recipe.data.split);
+    if (!shares.ok()) return AtKey(recipe, "data.split", shares.status());
+    book_ends = SplitBookEnds(*shares);
+  }
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(const std::size_t m, OpenMember(recipe, of.key("paths"), path));
+    const std::array<SequenceRange, 3> ranges = SplitRanges(book_ends, members_[m].dataset.sequences());
+    const auto s = static_cast<std::size_t>(split);
+    members_[m].ranges[s] = ranges[of.whole ? 0 : s];
+    order(split).members.push_back(m);
   }
   return absl::OkStatus();
 }
 
 bool Source::HasOneSample(Split split) const {
-  return std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
-    const SequenceRange range = member.ranges[static_cast<std::size_t>(split)];
-    const std::int32_t* lengths = member.dataset.lengths().data();
+  const std::vector<std::size_t>& members = order(split).members;
+  return random_seed_ || (!members.empty() && std::all_of(members.begin(), members.end(), [&](std::size_t m) {
+    const SequenceRange range = members_[m].ranges[static_cast<std::size_t>(split)];
+    const std::int32_t* lengths = members_[m].dataset.lengths().data();
     return std::accumulate(lengths + range.begin, lengths + range.end, std::int64_t{0}) > sequence_length_;
-  });
+  }));
 }
 
-absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split,
-                                  std::span<const std::optional<std::int64_t>> sizes) {
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    const GptIndexOptions options = {.range = members_[i].ranges[static_cast<std::size_t>(split)],
+absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split, std::span<const Extent> extents) {
+  const SplitSets of = SetsOf(recipe.data, split);
+  Order& order = this->order(split);
+  for (std::size_t i = 0; i < order.members.size(); ++i) {
+    const Member& member = members_[order.members[i]];
+    const GptIndexOptions options = {.range = member.ranges[static_cast<std::size_t>(split)],
                                      .sequence_length = sequence_length_,
-                                     .num_samples = sizes[i],
+                                     .num_samples = extents[i].samples,
+                                     .epochs = extents[i].epochs,
                                      .seed = static_cast<std::uint32_t>(recipe.training.seed)};
-    absl::StatusOr<GptIndex> index = BuildGptIndex(members_[i].dataset.lengths(), options);
+    absl::StatusOr<GptIndex> index = BuildGptIndex(member.dataset.lengths(), options);
     if (!index.ok()) {
-      const std::string context =
-          fmt::format("{} split (\"{}\") of {}", Name(split), recipe.data.split, recipe.data.paths[i]);
-      return AtKey(recipe, "data.paths", WithContext(index.status(), context));
+      const std::string part =
+          of.whole ? "data set" : fmt::format("{} split (\"{}\") of", Name(split), recipe.data.split);
+      return AtKey(recipe, of.key("paths"),
+                   WithContext(index.status(), fmt::format("{} {}", part, member.dataset.prefix())));
     }
-    order(split).indices.push_back(*std::move(index));
+    order.indices.push_back(*std::move(index));
   }
   return absl::OkStatus();
 }
 
 absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::int64_t size) {
+  const SplitSets of = SetsOf(recipe.data, split);
   Order& order = this->order(split);
   order.size = size;
-  const std::size_t count = members_.size();
-  if (count == 1 && recipe.data.weights.empty()) {
-    order.shares = {1.0};
-    const std::optional<std::int64_t> exact = size;
-    return BuildIndices(recipe, split, {&exact, 1});
-  }
-  std::vector<std::optional<std::int64_t>> built(count);  // nullopt: one epoch
+  const std::size_t count = order.members.size();
+  std::vector<Extent> extents(count);
   std::int64_t length = 0;
-  if (!recipe.data.weights.empty()) {
-    absl::StatusOr<std::vector<double>> shares = NormalizeWeights(recipe.data.weights);
-    if (!shares.ok()) return AtKey(recipe, "data.weights", shares.status());
+  if (!of.sets.weights.empty()) {
+    absl::StatusOr<std::vector<double>> shares = NormalizeWeights(of.sets.weights);
+    if (!shares.ok()) return AtKey(recipe, of.key("weights"), shares.status());
     order.shares = *std::move(shares);
     for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t target = BlendTarget(size, order.shares[i]);
-      built[i] = BlendBuiltSize(target);
+      extents[i].samples = BlendBuiltSize(target);
       length += target;
     }
-    RETURN_IF_ERROR(BuildIndices(recipe, split, built));
+    RETURN_IF_ERROR(BuildIndices(recipe, split, extents));
   } else {
-    RETURN_IF_ERROR(BuildIndices(recipe, split, built));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::optional<std::int64_t> epochs = of.EpochsOf(i);
+      if (epochs) extents[i].epochs = *epochs;
+      if (!epochs && count == 1) extents[i].samples = size;
+    }
+    RETURN_IF_ERROR(BuildIndices(recipe, split, extents));
     for (const GptIndex& index : order.indices) {
       order.shares.push_back(static_cast<double>(index.samples()));
       length += index.samples();
     }
     if (length < size) {
-      return AtKey(recipe, "data.paths",
-                   InvalidArgument("one epoch of the {} data sets has {} {} samples, the run needs {}; give "
-                                   "data.weights, so that they are repeated",
-                                   count, WithThousands(length), Name(split), WithThousands(size)));
+      const std::string have = of.epochs.empty() ? "one epoch" : "so many epochs";
+      return AtKey(recipe, of.key(of.epochs.empty() ? "paths" : "epochs"),
+                   InvalidArgument("{} of the {} has {} {} samples, the run needs {}; give {}", have,
+                                   count == 1 ? "data set" : fmt::format("{} data sets", count),
+                                   WithThousands(length), Name(split), WithThousands(size),
+                                   of.epochs.empty()
+                                       ? of.key("weights") + ", so that they are repeated"
+                                       : "more epochs, or training.iterations that they suffice for"));
     }
     length = size;
   }
+  if (count == 1 && of.sets.weights.empty()) {
+    order.shares = {1.0};
+    return absl::OkStatus();
+  }
   absl::StatusOr<BlendIndex> blend = BuildBlendIndex(order.shares, length);
-  if (!blend.ok()) return AtKey(recipe, "data.weights", blend.status());
+  if (!blend.ok()) return AtKey(recipe, of.key("weights"), blend.status());
   order.blend = *std::move(blend);
   const double total = std::accumulate(order.shares.begin(), order.shares.end(), 0.0);
   for (double& share : order.shares) share /= total;
@@ -240,7 +303,7 @@ std::vector<Source::Piece> Source::PiecesOf(Split split, std::int64_t index, std
   const GptIndex& indices = order.indices[member];
   ENGINE_CHECK(sample < indices.shuffle.size(), "sample {} of {} in data set {}", sample,
                indices.shuffle.size(), member);
-  const IndexedDataset& dataset = members_[member].dataset;
+  const IndexedDataset& dataset = members_[order.members[member]].dataset;
   SampleStart at = indices.starts[indices.shuffle[sample]];
   std::vector<Piece> pieces;
   while (tokens > 0) {
@@ -279,9 +342,10 @@ double Source::UnigramEntropy() const {
   std::vector<double> mixture(static_cast<std::size_t>(vocab_), 0.0);
   std::vector<std::int64_t> counts(mixture.size());
   for (std::size_t i = 0; i < train.indices.size(); ++i) {
-    const SequenceRange range = members_[i].ranges[static_cast<std::size_t>(Split::kTrain)];
+    const Member& member = members_[train.members[i]];
+    const SequenceRange range = member.ranges[static_cast<std::size_t>(Split::kTrain)];
     std::fill(counts.begin(), counts.end(), 0);
-    members_[i].dataset.CountTokens(range.begin, range.end, counts);
+    member.dataset.CountTokens(range.begin, range.end, counts);
     const double scale = train.shares[i] / static_cast<double>(train.indices[i].tokens_per_epoch);
     for (std::size_t token = 0; token < counts.size(); ++token) {
       mixture[token] += scale * static_cast<double>(counts[token]);

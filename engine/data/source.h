@@ -1,6 +1,10 @@
 // The samples of a training run: every data set of the recipe, opened and checked before the first iteration,
 // in an order that depends on the recipe alone; or random tokens (random_tokens.h). So the position in the
 // data is one integer, the number of samples consumed.
+//
+// Splits are ranges of the same data sets (data.paths and data.split), or have data sets of their own, used whole
+// ([data.train], [data.validation], [data.test]). The order of one data set is gpt_index.h's, and blend.h's deals
+// several out.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -72,9 +76,10 @@ class Source {
   };
   struct Order {  // of one split
     std::int64_t size = 0;
-    std::vector<GptIndex> indices;    // one per member
-    std::vector<double> shares;       // of the mixture, one per member, summing to 1
-    std::optional<BlendIndex> blend;  // which member's sample; nullopt: the only member's, in order
+    std::vector<std::size_t> members;  // that it draws from
+    std::vector<GptIndex> indices;     // one per member, as all below
+    std::vector<double> shares;        // of the mixture, summing to 1
+    std::optional<BlendIndex> blend;   // which member's sample; nullopt: the only member's, in order
   };
 
   // A piece of a sample that is of one sequence of a data set.
@@ -87,10 +92,16 @@ class Source {
   // Those of a sample of `tokens` tokens, which is not random.
   std::vector<Piece> PiecesOf(Split split, std::int64_t index, std::size_t tokens) const;
   absl::Status SetEndOfDocument(const recipe::Recipe& recipe);
-  absl::Status OpenMembers(const recipe::Recipe& recipe);
+  absl::Status OpenMembers(const recipe::Recipe& recipe, Split split);
+  absl::StatusOr<std::size_t> OpenMember(const recipe::Recipe& recipe, const std::string& key,
+                                         const std::string& prefix);
   absl::Status BuildOrder(const recipe::Recipe& recipe, Split split, std::int64_t size);
-  absl::Status BuildIndices(const recipe::Recipe& recipe, Split split,
-                            std::span<const std::optional<std::int64_t>> sizes);
+  // One index a member of the split, each for so many samples or epochs.
+  struct Extent {
+    std::optional<std::int64_t> samples;
+    std::int64_t epochs = 1;
+  };
+  absl::Status BuildIndices(const recipe::Recipe& recipe, Split split, std::span<const Extent> extents);
   bool HasOneSample(Split split) const;
   const Order& order(Split split) const { return orders_[static_cast<std::size_t>(split)]; }
   Order& order(Split split) { return orders_[static_cast<std::size_t>(split)]; }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -184,6 +185,89 @@ TEST_CASE("a blend without weights is one epoch of all, and no more") {
   recipe.training.iterations = 19;
   CHECK(OpenError(recipe).find("one epoch of the 2 data sets has 36 train samples, the run needs 38; give "
                                "data.weights") != std::string::npos);
+}
+
+TEST_CASE("epochs of each data set are gone through whole, and no more") {
+  const TempDir dir;
+  WriteDataset(dir / "a", Numbered(10, 5, 0));    // (50 - 1) / 4 = 12 samples an epoch
+  WriteDataset(dir / "b", Numbered(20, 5, 500));  // 2 epochs: (200 - 1) / 4 = 49 samples
+  recipe::Recipe recipe = MakeRecipe({dir / "a", dir / "b"});
+  recipe.data.epochs = {1, 2};
+  recipe.training.iterations = 30;
+  const Source source = OpenSource(recipe);
+  std::map<std::int32_t, int> seen;  // of each sequence, its tokens
+  std::int64_t from_a = 0;
+  for (std::int64_t i = 0; i < 60; ++i) {
+    const std::vector<std::int32_t> sample = Get(source, Split::kTrain, i);
+    from_a += sample[0] < 500 ? 1 : 0;
+    for (std::size_t t = 0; t < 4; ++t) ++seen[sample[t]];
+  }
+  CHECK(from_a == 12);
+  CHECK(std::all_of(seen.begin(), seen.end(),
+                    [](const auto& entry) { return entry.second <= (entry.first < 500 ? 5 : 10); }));
+  CHECK(source.Summary().find("78.7 % from 2 epochs of 100 tokens") == std::string::npos);
+  CHECK(source.Summary().find("from 2 epochs of 100 tokens") != std::string::npos);
+  recipe.training.iterations = 31;
+  recipe.provenance["data.epochs"].span = {"r.toml", 7, 9, 3};
+  CHECK(OpenError(recipe).starts_with("r.toml:7:9: error: data.epochs: so many epochs of the 2 data sets has 61 "
+                                      "train samples, the run needs 62; give more epochs") );
+  recipe.data.epochs = {2};  // one number for all
+  CHECK(OpenError(recipe).empty());
+  // One data set alone is not repeated either; validation goes by no epochs of training.
+  recipe.data.paths = {dir / "b"};
+  recipe.data.split = "1,1";
+  recipe.training.iterations = 6;
+  recipe.evaluation.interval = 1;
+  recipe.data.epochs = {1};
+  CHECK(OpenSource(recipe).size(Split::kValid) == 7 * 10 * 2);
+  recipe.training.iterations = 13;
+  CHECK(OpenError(recipe).find("so many epochs of the data set has 12 train samples, the run needs 26") !=
+        std::string::npos);
+  recipe.data.weights = {1};
+  CHECK(OpenError(recipe).find("data.epochs: stands beside weights") != std::string::npos);
+}
+
+// Each split its own blend, of whole data sets, as Megatron-LM's --train-data-path and its like.
+TEST_CASE("splits have data sets of their own, which are used whole") {
+  const TempDir dir;
+  WriteDataset(dir / "a", Numbered(30, 9, 0));
+  WriteDataset(dir / "b", Numbered(30, 9, 300));
+  WriteDataset(dir / "c", Numbered(30, 9, 600));
+  recipe::Recipe recipe = MakeRecipe({});
+  recipe.data.train = {.paths = {dir / "a", dir / "b"}, .weights = {3, 7}, .epochs = {}};
+  recipe.data.validation = {.paths = {dir / "c", dir / "a"}, .weights = {1, 1}, .epochs = {}};
+  recipe.data.test = {.paths = {dir / "c"}, .weights = {}, .epochs = {}};
+  recipe.training.iterations = 50;
+  recipe.evaluation.interval = 25;
+  const Source source = OpenSource(recipe);
+  std::string order;
+  for (std::int64_t i = 0; i < 100; ++i) order += Get(source, Split::kTrain, i)[0] < 300 ? '0' : '1';
+  CHECK(order.starts_with("1011011011"));
+  for (std::int64_t i = 0; i < source.size(Split::kValid); ++i) {
+    const std::int32_t token = Get(source, Split::kValid, i)[0];
+    CHECK((token < 300 || token >= 600));
+  }
+  REQUIRE(source.size(Split::kTest) == 20);
+  std::set<std::int32_t> of_test;
+  for (std::int64_t i = 0; i < 20; ++i) of_test.insert(Get(source, Split::kTest, i)[0]);
+  CHECK(*of_test.begin() >= 600);
+  // The samples are those of the same data sets by themselves.
+  recipe::Recipe alone = MakeRecipe({dir / "a", dir / "b"});
+  alone.data.weights = {3, 7};
+  alone.training.iterations = 50;
+  const Source expected = OpenSource(alone);
+  for (std::int64_t i = 0; i < 100; ++i)
+    CHECK(Get(source, Split::kTrain, i) == Get(expected, Split::kTrain, i));
+  // Mistakes are told at the split's own keys.
+  recipe.provenance["data.validation.paths"].span = {"r.toml", 3, 1, 1};
+  recipe.data.validation.paths[1] = dir / "no";
+  CHECK(OpenError(recipe).starts_with("r.toml:3:1: error: data.validation.paths: cannot open " + (dir / "no")));
+  recipe.data.validation.paths.pop_back();
+  CHECK(OpenError(recipe).find("data.validation.weights: 2 weights for 1 data sets") != std::string::npos);
+  recipe.data.validation = {};
+  CHECK(OpenError(recipe).starts_with("r.toml:3:1: error: data.validation.paths: names no data set"));
+  recipe.evaluation.interval = 0;
+  CHECK(OpenError(recipe).empty());
 }
 
 TEST_CASE("the unigram entropy is the train split's") {

@@ -10,15 +10,14 @@ import math
 import numpy
 
 
-def gpt_index(lengths, begin, end, sequence_length, num_samples, seed):
+def gpt_index(lengths, begin, end, sequence_length, num_samples, seed, epochs=1):
     docs = numpy.arange(begin, end, dtype=numpy.int32)
     tokens = int(sum(int(lengths[d]) for d in docs))
-    epochs = 1
     while num_samples is not None and epochs * tokens < num_samples * sequence_length + 1:
         epochs += 1
     separate = False
     before_last = 0
-    if epochs > 1:
+    if num_samples is not None and epochs > 1:
         before_last = ((epochs - 1) * tokens - 1) // sequence_length
         of_last = num_samples - before_last
         separate = of_last < int(0.80 * ((tokens - 1) // sequence_length))
@@ -127,7 +126,16 @@ def main():
                    [1.0, 1.0, 1.0], [0.7, 0.2, 0.1]):
         for sequences in (0, 1, 2, 3, 5, 10, 15, 1000, 123457, 10000):
             splits.append({"shares": shares, "sequences": sequences, "ranges": split_ranges(shares, sequences)})
-    print(json.dumps({"numpy": numpy.__version__, "shuffles": shuffles, "gpt": gpt, "blends": blends,
+    # A number of epochs, not of samples: all of them are shuffled together.
+    by_epochs = []
+    for epochs in (1, 2, 3, 5):
+        lengths = [int(x) for x in draw.randint(1, 15, size=8)]
+        case = {"lengths": lengths, "begin": 1, "end": 8, "sequence_length": 4, "asked": epochs,
+                "seed": int(draw.randint(0, 2**31))}
+        case.update(gpt_index(lengths, 1, 8, 4, None, case["seed"], epochs))
+        by_epochs.append(case)
+
+    print(json.dumps({"numpy": numpy.__version__, "shuffles": shuffles, "gpt": gpt, "epochs": by_epochs, "blends": blends,
                       "splits": splits}, separators=(",", ":")))
 
 
