@@ -200,9 +200,9 @@ TokenScan IndexedDataset::Scan() const {
   });
 }
 
-Fingerprints IndexedDataset::Fingerprint() const {
+Fingerprints IndexedDataset::Fingerprint(std::size_t blocks) const {
   return {{"data " + IdxPath(prefix_), FingerprintOfAll(idx_.bytes())},
-          {"data " + BinPath(prefix_), FingerprintOfBlocks(bin_.bytes())}};
+          {"data " + BinPath(prefix_), FingerprintOfBlocks(bin_.bytes(), blocks)}};
 }
 
 std::int64_t IndexedDataset::SequenceOfToken(std::int64_t position) const {

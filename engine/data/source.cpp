@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <numeric>
 
+#include "engine/base/parallel.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/data/entropy.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/missing_data.h"
 #include "engine/data/random_tokens.h"
 #include "engine/data/tokenizer.h"
@@ -16,6 +19,8 @@
 
 namespace engine::data {
 namespace {
+
+constexpr const char* kLossMaskSuffix = "_loss_mask";
 
 // The same failure, at the place of the recipe where `key` was given.
 absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const absl::Status& status,
@@ -93,10 +98,22 @@ absl::StatusOr<Sizes> RequestedSizes(const recipe::Recipe& recipe) {
 
 }  // namespace
 
-absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
+std::int32_t SampleTokens::Label(std::int64_t place, std::int64_t ahead) const {
+  const std::int64_t at = place + ahead;
+  if (at >= static_cast<std::int64_t>(tokens.size())) return -1;
+  if (!targets.empty() && targets[static_cast<std::size_t>(at)] == 0) return -1;
+  if (!pieces.empty()) {
+    const auto next = std::upper_bound(pieces.begin(), pieces.end(), static_cast<std::int32_t>(place));
+    if (next != pieces.end() && at >= *next) return -1;
+  }
+  return tokens[static_cast<std::size_t>(at)];
+}
+
+absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe, const std::string& index_folder) {
   Source source;
   source.sequence_length_ = recipe.data.sequence_length;
   source.vocab_ = recipe.model.vocab;
+  source.index_folder_ = recipe.data.index_cache.empty() ? index_folder : recipe.data.index_cache;
   if (recipe.training.seed < 0 || recipe.training.seed > std::numeric_limits<std::uint32_t>::max()) {
     return AtKey(recipe, "training.seed",
                  InvalidArgument("{} is not from 0 to 2^32 - 1, the range of the sample order's generator",
@@ -106,8 +123,19 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
   if (recipe.data.is_random()) {
     source.random_seed_ = static_cast<std::uint64_t>(recipe.training.seed);
   } else {
+    source.packs_ = recipe.data.packs();
+    if (recipe.data.fim.rate > 0) {
+      std::string key;
+      absl::StatusOr<std::unique_ptr<MiddleFiller>> filler = MiddleFiller::Make(recipe, &key);
+      if (!filler.ok()) return AtKey(recipe, key, filler.status());
+      source.filler_ = *std::move(filler);
+    }
     for (Split split : kSplits) RETURN_IF_ERROR(source.OpenMembers(recipe, split));
+    RETURN_IF_ERROR(source.CheckVocabulary(recipe));
   }
+  source.masks_loss_ =
+      source.masks_end_of_document_ || source.packs_ || source.filler_ != nullptr ||
+      std::any_of(source.members_.begin(), source.members_.end(), [](const Member& m) { return m.mask.has_value(); });
   absl::StatusOr<Sizes> sizes = RequestedSizes(recipe);
   if (!sizes.ok()) return AtKey(recipe, "training.iterations", sizes.status());
   for (Split split : kSplits) {
@@ -123,15 +151,21 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
 }
 
 absl::Status Source::SetEndOfDocument(const recipe::Recipe& recipe) {
-  masks_documents_ = recipe.data.documents == "masked";
-  if (!masks_documents_ || recipe.data.is_random() || recipe.data.tokenizer.kind == "none")
-    return absl::OkStatus();
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(recipe.data.tokenizer);
+  const recipe::Data& data = recipe.data;
+  masks_documents_ = data.documents == "masked";
+  masks_end_of_document_ = data.mask_end_of_document_loss && !data.is_random();
+  const char* asks = masks_documents_         ? "documents = \"masked\""
+                     : masks_end_of_document_ ? "mask_end_of_document_loss"
+                     : data.fim.rate > 0      ? "fim.rate"
+                                              : nullptr;
+  if (asks == nullptr || data.is_random() || data.tokenizer.kind == "none") return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(data.tokenizer);
   if (!tokenizer.ok()) {
-    return AtKey(
-        recipe, "data.tokenizer.kind", tokenizer.status(),
-        "data.documents = \"masked\" asks it for its end-of-document token; with data.tokenizer.kind = "
-        "\"none\" documents end where sequences of the data set do");
+    return AtKey(recipe, "data.tokenizer.kind", tokenizer.status(),
+                 fmt::format("data.{} asks it for its end-of-document token{}", asks,
+                             masks_documents_ ? "; with data.tokenizer.kind = \"none\" documents end where "
+                                                "sequences of the data set do"
+                                              : ""));
   }
   end_of_document_ = (*tokenizer)->end_of_document();
   if (*end_of_document_ < recipe.model.vocab) return absl::OkStatus();
@@ -151,9 +185,61 @@ absl::StatusOr<std::size_t> Source::OpenMember(const recipe::Recipe& recipe, con
     return AtKey(recipe, key, dataset.status(), HintForMissingData(recipe, prefix));
   }
   if (!dataset.ok()) return AtKey(recipe, key, dataset.status());
-  if (absl::Status status = CheckTokens(*dataset, vocab_); !status.ok()) return AtKey(recipe, key, status);
-  members_.push_back({.dataset = *std::move(dataset), .ranges = {}});
+  Member member = {.dataset = *std::move(dataset), .mask = std::nullopt, .ranges = {}};
+  RETURN_IF_ERROR(OpenMask(recipe, key, &member));
+  members_.push_back(std::move(member));
   return members_.size() - 1;
+}
+
+absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& key, Member* member) const {
+  const std::string prefix = member->dataset.prefix() + kLossMaskSuffix;
+  std::error_code error;
+  if (!std::filesystem::exists(IdxPath(prefix), error) && !std::filesystem::exists(BinPath(prefix), error))
+    return absl::OkStatus();
+  const auto at_key = [&](const absl::Status& status, std::string hint = "") {
+    return AtKey(recipe, key, status, std::move(hint));
+  };
+  absl::StatusOr<IndexedDataset> mask = IndexedDataset::Open(prefix);
+  if (!mask.ok()) return at_key(WithContext(mask.status(), "the mask of the loss"));
+  const auto lengths = member->dataset.lengths();
+  if (mask->type() != TokenType::kU8) {
+    return at_key(InvalidArgument("{}: a mask of the loss is of uint8, not {}", IdxPath(prefix), Name(mask->type())));
+  }
+  const auto [ours, theirs] =
+      std::mismatch(lengths.begin(), lengths.end(), mask->lengths().begin(), mask->lengths().end());
+  if (lengths.size() != mask->lengths().size()) {
+    return at_key(InvalidArgument("{} has {} sequences, and {} has {}", IdxPath(prefix), mask->lengths().size(),
+                                  IdxPath(member->dataset.prefix()), lengths.size()),
+                  "both of one `engine data build`");
+  }
+  if (ours != lengths.end()) {
+    return at_key(InvalidArgument("{}: sequence {} has {} numbers, and its {} has {} tokens", IdxPath(prefix),
+                                  ours - lengths.begin(), *theirs, IdxPath(member->dataset.prefix()), *ours),
+                  "both of one `engine data build`");
+  }
+  if (recipe.data.fim.rate > 0) {
+    return AtKey(recipe, "data.fim.rate",
+                 InvalidArgument("rearranges documents, and {} says which of their tokens count", IdxPath(prefix)),
+                 "data.fim.rate = 0, or data sets without masks");
+  }
+  member->mask = *std::move(mask);
+  return absl::OkStatus();
+}
+
+// Larger data sets would take minutes; Read checks what it reads.
+absl::Status Source::CheckVocabulary(const recipe::Recipe& recipe) const {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+  std::int64_t bytes = 0;
+  for (const Member& member : members_) bytes += member.dataset.bin_bytes();
+  if (bytes > kMostBytes) return absl::OkStatus();
+  for (Split split : kSplits) {
+    for (const std::size_t m : order(split).members) {
+      if (absl::Status status = CheckTokens(members_[m].dataset, vocab_); !status.ok())
+        return AtKey(recipe, SetsOf(recipe.data, split).key("paths"), status);
+    }
+    if (!recipe.data.per_split()) break;  // all splits have the same ones
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Source::OpenMembers(const recipe::Recipe& recipe, Split split) {
@@ -194,6 +280,7 @@ bool Source::HasOneSample(Split split) const {
   return random_seed_ || (!members.empty() && std::all_of(members.begin(), members.end(), [&](std::size_t m) {
     const SequenceRange range = members_[m].ranges[static_cast<std::size_t>(split)];
     const std::int32_t* lengths = members_[m].dataset.lengths().data();
+    if (packs_) return std::any_of(lengths + range.begin, lengths + range.end, [](auto n) { return n > 1; });
     return std::accumulate(lengths + range.begin, lengths + range.end, std::int64_t{0}) > sequence_length_;
   }));
 }
@@ -201,21 +288,29 @@ bool Source::HasOneSample(Split split) const {
 absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split, std::span<const Extent> extents) {
   const SplitSets of = SetsOf(recipe.data, split);
   Order& order = this->order(split);
-  for (std::size_t i = 0; i < order.members.size(); ++i) {
+  const std::size_t count = order.members.size();
+  std::vector<absl::StatusOr<SampleIndex>> built(count);
+  std::vector<std::string> notes(count);
+  ParallelPieces(HardwareThreads(), count, 1, [&](std::size_t i, std::size_t) {
     const Member& member = members_[order.members[i]];
-    const GptIndexOptions options = {.range = member.ranges[static_cast<std::size_t>(split)],
-                                     .sequence_length = sequence_length_,
-                                     .num_samples = extents[i].samples,
-                                     .epochs = extents[i].epochs,
-                                     .seed = static_cast<std::uint32_t>(recipe.training.seed)};
-    absl::StatusOr<GptIndex> index = BuildGptIndex(member.dataset.lengths(), options);
-    if (!index.ok()) {
+    const SampleIndexOptions options = {.range = member.ranges[static_cast<std::size_t>(split)],
+                                        .sequence_length = sequence_length_,
+                                        .packs = packs_,
+                                        .drops_long = recipe.data.long_documents == "drop",
+                                        .num_samples = extents[i].samples,
+                                        .epochs = extents[i].epochs,
+                                        .seed = static_cast<std::uint32_t>(recipe.training.seed)};
+    built[i] = OpenSampleIndex(index_folder_, member.dataset.lengths(), options, &notes[i]);
+  });
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!built[i].ok()) {
       const std::string part =
           of.whole ? "data set" : fmt::format("{} split (\"{}\") of", Name(split), recipe.data.split);
-      return AtKey(recipe, of.key("paths"),
-                   WithContext(index.status(), fmt::format("{} {}", part, member.dataset.prefix())));
+      const std::string& prefix = members_[order.members[i]].dataset.prefix();
+      return AtKey(recipe, of.key("paths"), WithContext(built[i].status(), fmt::format("{} {}", part, prefix)));
     }
-    order.indices.push_back(*std::move(index));
+    order.indices.push_back(*std::move(built[i]));
+    if (!notes[i].empty()) index_note_ = notes[i];
   }
   return absl::OkStatus();
 }
@@ -244,7 +339,7 @@ absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::
       if (!epochs && count == 1) extents[i].samples = size;
     }
     RETURN_IF_ERROR(BuildIndices(recipe, split, extents));
-    for (const GptIndex& index : order.indices) {
+    for (const SampleIndex& index : order.indices) {
       order.shares.push_back(static_cast<double>(index.samples()));
       length += index.samples();
     }
@@ -264,7 +359,7 @@ absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::
     order.shares = {1.0};
     return absl::OkStatus();
   }
-  absl::StatusOr<BlendIndex> blend = BuildBlendIndex(order.shares, length);
+  absl::StatusOr<BlendView> blend = OpenBlendIndex(index_folder_, order.shares, length, &index_note_);
   if (!blend.ok()) return AtKey(recipe, of.key("weights"), blend.status());
   order.blend = *std::move(blend);
   const double total = std::accumulate(order.shares.begin(), order.shares.end(), 0.0);
@@ -272,68 +367,150 @@ absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::
   return absl::OkStatus();
 }
 
-absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const {
+std::pair<std::size_t, std::int64_t> Source::Locate(const Order& order, std::int64_t index) const {
+  if (!order.blend) return {0, index};
+  const auto i = static_cast<std::size_t>(index);
+  return {static_cast<std::size_t>(order.blend->datasets[i]), order.blend->samples[i]};
+}
+
+absl::Status Source::AppendPiece(const Member& member, const PackedPiece& piece, SampleTokens* sample) const {
+  const auto begin = sample->tokens.size();
+  const auto count = static_cast<std::size_t>(piece.tokens);
+  sample->tokens.resize(begin + count);
+  const std::span<std::int32_t> tokens = std::span(sample->tokens).subspan(begin);
+  member.dataset.Read(piece.sequence, piece.offset, tokens);
+  const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
+  if (*least < 0 || *most >= vocab_) {
+    const auto wrong = *least < 0 ? least : most;
+    return DataLoss(
+        "{}: token {} (sequence {}, place {} in it) is outside the model's vocabulary, 0 to {}; the recipe's "
+        "tokenizer has not made this data set",
+        BinPath(member.dataset.prefix()), *wrong, piece.sequence, piece.offset + (wrong - tokens.begin()),
+        vocab_ - 1);
+  }
+  if (!masks_loss_) return absl::OkStatus();
+  sample->targets.resize(begin + count, 1);
+  if (!member.mask) return absl::OkStatus();
+  std::vector<std::int32_t> counts(count);
+  member.mask->Read(piece.sequence, piece.offset, counts);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (counts[i] != 0 && counts[i] != 1) {
+      return DataLoss("{}: number {} (sequence {}, place {} in it) of a mask of the loss is neither 0 nor 1",
+                      BinPath(member.mask->prefix()), counts[i], piece.sequence,
+                      piece.offset + static_cast<std::int64_t>(i));
+    }
+    sample->targets[begin + i] = static_cast<std::uint8_t>(counts[i]);
+  }
+  return absl::OkStatus();
+}
+
+// `starts` and `pieces` are of the sample before, and then of what became of it.
+void Source::FillInMiddle(Split split, std::int64_t index, SampleTokens* sample) const {
+  SampleTokens filled;
+  filled.starts.clear();
+  std::vector<std::int32_t> document;
+  auto piece = sample->pieces.begin();
+  for (std::size_t d = 0; d < sample->starts.size(); ++d) {
+    const auto begin = sample->tokens.begin() + sample->starts[d];
+    auto end = d + 1 < sample->starts.size() ? sample->tokens.begin() + sample->starts[d + 1] : sample->tokens.end();
+    if (piece != sample->pieces.end() && *piece == sample->starts[d]) {
+      filled.pieces.push_back(static_cast<std::int32_t>(filled.tokens.size()));
+      ++piece;
+    }
+    filled.starts.push_back(static_cast<std::int32_t>(filled.tokens.size()));
+    const bool ended = end != begin && end_of_document_ && *(end - 1) == *end_of_document_;
+    document.assign(begin, ended ? end - 1 : end);
+    filler_->Rearrange(split, index, static_cast<std::int64_t>(d), &document);
+    filled.tokens.insert(filled.tokens.end(), document.begin(), document.end());
+    if (ended) filled.tokens.push_back(*end_of_document_);
+  }
+  filled.targets.assign(filled.tokens.size(), 1);
+  *sample = std::move(filled);
+}
+
+void Source::MaskTargets(SampleTokens* sample) const {
+  if (!masks_loss_) return;
+  for (std::size_t t = 1; masks_end_of_document_ && t < sample->tokens.size(); ++t) {
+    if (sample->tokens[t - 1] == *end_of_document_) sample->targets[t] = 0;
+  }
+  for (const std::int32_t piece : sample->pieces) sample->targets[static_cast<std::size_t>(piece)] = 0;
+}
+
+absl::StatusOr<SampleTokens> Source::Read(Split split, std::int64_t index) const {
   const Order& order = this->order(split);
   if (index < 0 || index >= order.size) {
     return absl::OutOfRangeError(
         fmt::format("sample {} of the {} split, which has {}", index, Name(split), order.size));
   }
+  SampleTokens sample;
+  const auto room = static_cast<std::size_t>(sequence_length_) + 1;
+  if (random_seed_) {
+    sample.tokens.resize(room);
+    RandomSample(*random_seed_, split, index, vocab_, sample.tokens);
+    return sample;
+  }
+  const auto [set, number] = Locate(order, index);
+  const Member& member = members_[order.members[set]];
+  std::vector<PackedPiece> pieces;
+  order.indices[set].AppendPieces(number, member.dataset.lengths(), &pieces);
+  sample.tokens.reserve(room);
+  const auto start = [&](std::size_t place) {
+    if (static_cast<std::int32_t>(place) > sample.starts.back())
+      sample.starts.push_back(static_cast<std::int32_t>(place));
+  };
+  for (const PackedPiece& piece : pieces) {
+    const std::size_t begin = sample.tokens.size();
+    start(begin);
+    if (packs_) sample.pieces.push_back(static_cast<std::int32_t>(begin));
+    RETURN_IF_ERROR(AppendPiece(member, piece, &sample));
+    if (!end_of_document_ || (!masks_documents_ && filler_ == nullptr)) continue;
+    for (std::size_t i = begin; i + 1 < sample.tokens.size(); ++i) {
+      if (sample.tokens[i] == *end_of_document_) start(i + 1);
+    }
+  }
+  if (filler_ != nullptr) FillInMiddle(split, index, &sample);
+  MaskTargets(&sample);
+  const auto beyond = [&](std::int32_t place, std::int64_t end) { return place >= end; };
+  if (sample.tokens.size() < room) start(sample.tokens.size());
+  sample.tokens.resize(room, 0);
+  if (masks_loss_) sample.targets.resize(room, 0);
+  std::erase_if(sample.starts, [&](std::int32_t place) { return beyond(place, sequence_length_); });
+  std::erase_if(sample.pieces, [&](std::int32_t place) { return beyond(place, sequence_length_ + 1); });
+  if (!masks_documents_) sample.starts = {0};
+  return sample;
+}
+
+absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const {
   if (static_cast<std::int64_t>(out.size()) != sequence_length_ + 1) {
     return InvalidArgument("a sample has {} tokens, not {}", sequence_length_ + 1, out.size());
   }
-  if (random_seed_) {
-    RandomSample(*random_seed_, split, index, vocab_, out);
-    return absl::OkStatus();
-  }
-  for (const Piece& piece : PiecesOf(split, index, out.size())) {
-    piece.dataset->Read(piece.sequence, piece.offset, out.first(piece.tokens));
-    out = out.subspan(piece.tokens);
-  }
+  ASSIGN_OR_RETURN(const SampleTokens sample, Read(split, index));
+  std::copy(sample.tokens.begin(), sample.tokens.end(), out.begin());
   return absl::OkStatus();
 }
 
-std::vector<Source::Piece> Source::PiecesOf(Split split, std::int64_t index, std::size_t tokens) const {
-  const Order& order = this->order(split);
-  std::size_t member = 0;
-  auto sample = static_cast<std::size_t>(index);
-  if (order.blend.has_value()) {
-    member = static_cast<std::size_t>(order.blend->datasets[sample]);
-    sample = static_cast<std::size_t>(order.blend->samples[sample]);
-  }
-  const GptIndex& indices = order.indices[member];
-  ENGINE_CHECK(sample < indices.shuffle.size(), "sample {} of {} in data set {}", sample,
-               indices.shuffle.size(), member);
-  const IndexedDataset& dataset = members_[order.members[member]].dataset;
-  SampleStart at = indices.starts[indices.shuffle[sample]];
-  std::vector<Piece> pieces;
-  while (tokens > 0) {
-    const std::int64_t sequence = indices.documents[at.position];
-    const std::int64_t available = dataset.lengths()[static_cast<std::size_t>(sequence)] - at.offset;
-    const std::size_t taken = std::min(tokens, static_cast<std::size_t>(available));
-    if (taken > 0) pieces.push_back({&dataset, sequence, at.offset, taken});
-    tokens -= taken;
-    at = {at.position + 1, 0};
-  }
-  return pieces;
-}
-
-std::vector<std::int32_t> Source::DocumentStarts(Split split, std::int64_t index,
-                                                 std::span<const std::int32_t> sample) const {
-  std::vector<std::int32_t> starts = {0};
-  if (!masks_documents_ || random_seed_) return starts;
-  const auto add = [&](std::size_t place) {  // the last token is a label alone
-    const auto start = static_cast<std::int32_t>(place);
-    if (start < sequence_length_ && start > starts.back()) starts.push_back(start);
-  };
-  std::size_t begin = 0;
-  for (const Piece& piece : PiecesOf(split, index, sample.size())) {
-    add(begin);
-    for (std::size_t i = begin; end_of_document_ && i < begin + piece.tokens; ++i) {
-      if (sample[i] == *end_of_document_) add(i + 1);
+absl::StatusOr<std::int64_t> Source::CountedLabels(Split split, std::int64_t first, std::int64_t count) const {
+  if (!masks_loss_) return count * sequence_length_;
+  const bool by_index = !masks_end_of_document_ && filler_ == nullptr;
+  std::int64_t counted = 0;
+  std::vector<PackedPiece> pieces;
+  for (std::int64_t index = first; index < first + count; ++index) {
+    if (by_index && index < size(split)) {
+      const Order& order = this->order(split);
+      const auto [set, number] = Locate(order, index);
+      const Member& member = members_[order.members[set]];
+      if (!member.mask) {
+        pieces.clear();
+        if (packs_) order.indices[set].AppendPieces(number, member.dataset.lengths(), &pieces);
+        for (const PackedPiece& piece : pieces) counted += piece.tokens - 1;
+        if (!packs_) counted += sequence_length_;
+        continue;
+      }
     }
-    begin += piece.tokens;
+    ASSIGN_OR_RETURN(const SampleTokens sample, Read(split, index));
+    counted += std::count(sample.targets.begin() + 1, sample.targets.end(), 1);
   }
-  return starts;
+  return counted;
 }
 
 double Source::UnigramEntropy() const {
@@ -355,8 +532,13 @@ double Source::UnigramEntropy() const {
 }
 
 Fingerprints Source::Fingerprint() const {
+  // Of up to 16 data sets 16 MiB each; of more less, so that a thousand take a second.
+  const std::size_t blocks = std::clamp<std::size_t>(4096 / std::max<std::size_t>(1, members_.size()), 16, 256);
   Fingerprints fingerprints;
-  for (const Member& member : members_) fingerprints.merge(member.dataset.Fingerprint());
+  for (const Member& member : members_) {
+    fingerprints.merge(member.dataset.Fingerprint(blocks));
+    if (member.mask) fingerprints.merge(member.mask->Fingerprint(blocks));
+  }
   if (end_of_document_) fingerprints["end-of-document token"] = fmt::format("{}", *end_of_document_);
   return fingerprints;
 }
@@ -372,23 +554,36 @@ std::string Source::Summary() const {
     text += fmt::format("data set {}: {} tokens ({}) in {} sequences\n", dataset.prefix(),
                         WithThousands(dataset.tokens()), Name(dataset.type()),
                         WithThousands(dataset.sequences()));
+    if (member.mask) text += fmt::format("  {} says which count in the loss\n", member.mask->prefix());
   }
+  if (!index_note_.empty()) text += index_note_ + "\n";
   if (masks_documents_) {
     text += random_seed_ ? "documents: each sample is one\n"
             : end_of_document_
                 ? fmt::format("documents end where sequences do, and behind token {}\n", *end_of_document_)
                 : "documents end where sequences do\n";
   }
+  if (masks_end_of_document_)
+    text += fmt::format("what is predicted behind token {} does not count in the loss\n", *end_of_document_);
   for (Split split : kSplits) {
     const Order& order = this->order(split);
     text += fmt::format("{}: {} samples of {} + 1 tokens", Name(split), WithThousands(order.size),
                         sequence_length_);
     for (std::size_t i = 0; i < order.indices.size(); ++i) {
-      const GptIndex& index = order.indices[i];
+      const SampleIndex& index = order.indices[i];
       const std::string share =
           order.blend.has_value() ? fmt::format("{:.1f} % ", 100 * order.shares[i]) : "";
       text += fmt::format("{} {}from {} {} of {} tokens", i == 0 ? "," : ";", share, index.epochs,
                           index.epochs == 1 ? "epoch" : "epochs", WithThousands(index.tokens_per_epoch));
+      if (!index.packed) continue;
+      const auto packs = static_cast<std::int64_t>(index.packs.size()) - 1;
+      text += fmt::format(", {} pieces of documents in {} samples ({:.1f} % padding)",
+                          WithThousands(index.facts.pieces), WithThousands(packs),
+                          100 - 100.0 * static_cast<double>(index.facts.tokens) /
+                                    static_cast<double>(packs * (sequence_length_ + 1)));
+      if (index.facts.cut > 0) text += fmt::format(", {} documents cut", WithThousands(index.facts.cut));
+      if (index.facts.dropped > 0)
+        text += fmt::format(", {} documents left out", WithThousands(index.facts.dropped));
     }
     text += '\n';
   }

@@ -54,6 +54,41 @@ def gpt_index(lengths, begin, end, sequence_length, num_samples, seed, epochs=1)
     }
 
 
+def pack_index(lengths, begin, end, sequence_length, num_samples, seed, drops_long):
+    """Best-fit decreasing, by looking at every pack for every piece."""
+    room = sequence_length + 1
+    pieces = []
+    dropped = cut = 0
+    for d in range(begin, end):
+        length = int(lengths[d])
+        if length < 2 or (length > room and drops_long):
+            dropped += 1
+            continue
+        cut += length > room
+        # Token t > 0 of the document is predicted in piece (t - 1) // sequence_length.
+        for k in range((length - 2) // sequence_length + 1):
+            pieces.append([d, k * sequence_length, min(room, length - k * sequence_length)])
+    packs = []  # of pieces; beside it the room that is left, and when it was last put into
+    state = []
+    for now, piece in enumerate(sorted(pieces, key=lambda piece: -piece[2])):
+        fits = [(left, -when, i) for i, (left, when) in enumerate(state) if left >= piece[2]]
+        if not fits:
+            packs.append([])
+            state.append((room, now))
+            fits = [(room, -now, len(packs) - 1)]
+        i = min(fits)[2]
+        packs[i].append(piece)
+        state[i] = (state[i][0] - piece[2], now)
+    epochs = max(1, math.ceil(num_samples / len(packs)))
+    random = numpy.random.RandomState(seed)
+    shuffle = []
+    for _ in range(epochs):
+        order = numpy.arange(len(packs), dtype=numpy.uint32)
+        random.shuffle(order)
+        shuffle += order.tolist()
+    return {"packs": packs, "epochs": epochs, "shuffle": shuffle, "cut": cut, "dropped": dropped}
+
+
 def normalize(weights):
     array = numpy.array(weights, dtype=numpy.float64)
     return (array / numpy.sum(array)).tolist()
@@ -135,8 +170,22 @@ def main():
         case.update(gpt_index(lengths, 1, 8, 4, None, case["seed"], epochs))
         by_epochs.append(case)
 
+    packed = []
+    for count, longest, sequence_length in ((1, 9, 8), (40, 12, 8), (200, 40, 33), (300, 300, 127), (400, 90, 200)):
+        lengths = [int(x) for x in draw.randint(0, longest + 1, size=count)]
+        lengths[0] = longest
+        for drops_long in (False, True):
+            if drops_long and count == 1:
+                continue
+            case = {"lengths": lengths, "begin": 0, "end": count, "sequence_length": sequence_length,
+                    "num_samples": int(draw.randint(1, 300)), "seed": int(draw.randint(0, 2**31)),
+                    "drops_long": drops_long}
+            case.update(pack_index(lengths, 0, count, sequence_length, case["num_samples"], case["seed"],
+                                   drops_long))
+            packed.append(case)
+
     print(json.dumps({"numpy": numpy.__version__, "shuffles": shuffles, "gpt": gpt, "epochs": by_epochs, "blends": blends,
-                      "splits": splits}, separators=(",", ":")))
+                      "splits": splits, "packed": packed}, separators=(",", ":")))
 
 
 main()

@@ -44,7 +44,7 @@ TEST_CASE("every rank's slice of the global batch, zigzag halves of a sequence i
   const auto plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   constexpr std::int64_t kFirst = 16;  // of the third iteration
-  const executor::FeedFunction feed = MakeFeed(*plan, *source, data::Split::kTrain, kFirst);
+  const executor::FeedFunction feed = MakeFeed(*plan, *source, data::Split::kTrain, kFirst, {}).inputs;
   REQUIRE(plan->microbatches == 2);
   std::vector<std::int32_t> sample(17);
   for (std::int64_t microbatch = 0; microbatch < 2; ++microbatch) {
@@ -85,7 +85,8 @@ TEST_CASE("a sample that is not there is an error") {
   REQUIRE(source.ok());
   const auto plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
   REQUIRE(plan.ok());
-  const executor::FeedFunction feed = MakeFeed(*plan, *source, data::Split::kTrain, 40);  // 5 iterations of 8
+  const executor::FeedFunction feed =
+      MakeFeed(*plan, *source, data::Split::kTrain, 40, {}).inputs;  // 5 iterations of 8
   std::vector<std::int32_t> values(8 * 16);
   backend::TensorView host;
   host.data = values.data();

@@ -1,0 +1,231 @@
+// Labels that do not count, and packed documents: every layout gives the one-rank run's numbers, and a packed batch gives what its
+// documents give alone.
+#include "engine/train/feed.h"
+#include "tests/train/equality.h"
+#include "tests/train/run_testing.h"
+
+namespace engine::train::testing {
+namespace {
+
+// 80 documents of 2 to 15 letters, a token 256 (the byte tokenizer's end of a document) within some and at the end of others; half of
+// their letters count where there is a mask.
+void WriteDocuments(const std::string& prefix, bool with_mask) {
+  auto writer = data::IndexedDatasetWriter::Create(prefix, data::TokenType::kU16);
+  auto mask = data::IndexedDatasetWriter::Create(prefix + "_loss_mask", data::TokenType::kU8);
+  REQUIRE(writer.ok());
+  REQUIRE(mask.ok());
+  const PhiloxKey key = MakePhiloxKey(3, "documents");
+  std::uint64_t at = 0;
+  for (int document = 0; document < 80; ++document) {
+    std::vector<std::int32_t> tokens(2 + PhiloxWord(key, at++) % 14);
+    std::vector<std::int32_t> counts(tokens.size());
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const std::uint32_t word = PhiloxWord(key, at++);
+      tokens[t] = word % 9 == 0 ? 256 : static_cast<std::int32_t>('a' + word % 26);
+      counts[t] = static_cast<std::int32_t>(word >> 16 & 1U);
+    }
+    REQUIRE((*writer)->AddDocument({&tokens, 1}).ok());
+    REQUIRE((*mask)->AddDocument({&counts, 1}).ok());
+  }
+  REQUIRE((*writer)->Finish().ok());
+  if (with_mask) REQUIRE((*mask)->Finish().ok());
+}
+
+recipe::Recipe RecipeOf(const char* model, const TempDir& folder, std::vector<std::string> sets) {
+  sets.insert(sets.begin(), {"data.paths=[\"" + folder / "text" + "\"]", "data.split=\"1\""});
+  return MakeRecipe(model, sets);
+}
+
+Trained TrainOnData(const recipe::Recipe& recipe, int iterations) {
+  const auto source = data::Source::Open(recipe);
+  REQUIRE_MESSAGE(source.ok(), Message(source.status()));
+  CHECK(source->masks_loss());
+  const state::Device device = CpuDevice();
+  return TrainFor(recipe, driver::CompileRecipe(recipe, {.profile = device.profile}), iterations, device,
+                  [&](const plan::Plan& plan, std::int64_t first) -> executor::Feed {
+                    first %= 1000;  // that of the evaluation
+                    return MakeFeed(plan, *source, data::Split::kTrain, first, {first, plan.global_batch});
+                  });
+}
+
+constexpr const char* kEnds = "mask_end_of_document_loss=true tokenizer.kind=byte";
+constexpr const char* kPacked = "documents=masked packing=best_fit tokenizer.kind=none";
+
+std::vector<std::string> With(const char* data, const char* layout) {
+  std::vector<std::string> sets = SetsOf(layout);
+  for (const std::string& set : SetsOf(data)) sets.push_back("data." + set.substr(set.find('.') + 1));
+  return sets;
+}
+
+}  // namespace
+
+TEST_CASE("loss masks: every layout gives the one-rank run's numbers") {
+  struct Case {
+    const char* model;
+    const char* data;
+    bool mask;
+  };
+  for (const Case& of : {Case{kGptLike, kEnds, false}, Case{kLlamaLike, "documents=across", true}, Case{kLlamaLike, kPacked, true}}) {
+    CAPTURE(of.data);
+    const TempDir folder;
+    WriteDocuments(folder / "text", of.mask);
+    const Trained expected = TrainOnData(RecipeOf(of.model, folder, With(of.data, "")), 2);
+    for (const char* layout :
+         {"micro_batch=2", "dp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4", "cp=2",
+          "pp=2 micro_batch=2", "dp=2 tp=2 pp=2 micro_batch=1",
+          "cp=2 dp=2 tp=2 sequence_parallel=true zero_stage=1 micro_batch=2"}) {
+      INFO(layout);
+      CheckEqual(expected, TrainOnData(RecipeOf(of.model, folder, With(of.data, layout)), 2));
+    }
+    // The head and the loss in chunks of some tokens.
+    std::vector<std::string> chunks = With(of.data, "micro_batch=4");
+    chunks.emplace_back("training.logits_bytes=8000");
+    CheckEqual(expected, TrainOnData(RecipeOf(of.model, folder, chunks), 2));
+  }
+}
+
+// The labels that count make the mean: said by another feed, of its own arithmetic.
+TEST_CASE("loss masks: the loss is the mean over the labels that count") {
+  const TempDir folder;
+  WriteDocuments(folder / "text", true);
+  const recipe::Recipe recipe = RecipeOf(kLlamaLike, folder, {});
+  const auto source = data::Source::Open(recipe);
+  REQUIRE(source.ok());
+  const state::Device device = CpuDevice();
+  const auto plan = driver::CompileRecipe(recipe, {.profile = device.profile});
+  // Two runs that see half of the labels each, of which the mean over all is known.
+  std::vector<double> sums;
+  std::vector<double> counts;
+  for (const int parity : {0, 1, 2}) {
+    std::int64_t counted = 0;
+    const auto feed_of = [&](const plan::Plan& of, std::int64_t first) -> executor::Feed {
+      const executor::Feed all = MakeFeed(of, *source, data::Split::kTrain, first % 1000, {});
+      executor::Feed feed([all, parity, &counted](const std::string& input, std::int64_t microbatch,
+                                                  const backend::TensorView& host) {
+        const absl::Status status = all.inputs(input, microbatch, host);
+        auto* out = host.as<std::int32_t>();
+        for (std::int64_t i = 0; input == model::kLabels && i < host.shape.elements(); ++i) {
+          if (parity < 2 && i % 2 != parity) out[i] = -1;
+          counted += out[i] >= 0 ? 1 : 0;
+        }
+        return status;
+      });
+      feed.label_factor = [&counted]() -> absl::StatusOr<double> { return 128.0 / static_cast<double>(counted); };
+      return feed;
+    };
+    const Trained trained = TrainFor(recipe, plan, 1, device, [&](const plan::Plan& of, std::int64_t first) {
+      counted = 0;
+      return feed_of(of, first);
+    });
+    counts.push_back(static_cast<double>(counted));
+    sums.push_back(trained.evaluations[0] * static_cast<double>(counted));
+    if (parity < 2) continue;
+    CHECK(counts[2] == counts[0] + counts[1]);
+    CHECK(counts[2] == *source->CountedLabels(data::Split::kTrain, 0, 8));
+  }
+  CHECK(sums[0] > 0);
+}
+
+TEST_CASE("packing: a packed batch gives the loss and the gradients of its documents alone") {
+  for (const bool mask : {false, true}) {
+    CAPTURE(mask);
+    const TempDir folder;
+    WriteDocuments(folder / "text", mask);
+    const recipe::Recipe packed = RecipeOf(kLlamaLike, folder, With(kPacked, "micro_batch=4"));
+    const auto source = data::Source::Open(packed);
+    REQUIRE_MESSAGE(source.ok(), Message(source.status()));
+    // Each document of the first batch: its tokens, and whether each counts.
+    struct Alone {
+      std::vector<std::int32_t> tokens, labels;
+    };
+    std::vector<Alone> documents;
+    std::int64_t counted = 0;
+    for (std::int64_t index = 0; index < 8; ++index) {
+      const auto sample = source->Read(data::Split::kTrain, index);
+      REQUIRE(sample.ok());
+      for (std::size_t d = 0; d < sample->pieces.size(); ++d) {
+        const std::int32_t end = d + 1 < sample->pieces.size() ? sample->pieces[d + 1] : 17;
+        Alone alone;
+        for (std::int32_t s = sample->pieces[d]; s < std::min(end, 16); ++s) {
+          alone.tokens.push_back(sample->tokens[static_cast<size_t>(s)]);
+          const bool counts = s + 1 < end && sample->targets[static_cast<size_t>(s) + 1] != 0;
+          alone.labels.push_back(counts ? sample->tokens[static_cast<size_t>(s) + 1] : -1);
+          counted += counts ? 1 : 0;
+        }
+        documents.push_back(alone);
+      }
+    }
+    REQUIRE(documents.size() > 12);
+    std::vector<std::string> sets = {fmt::format("training.global_batch={}", documents.size()),
+                                     "training.micro_batch=1"};
+    const recipe::Recipe recipe = RecipeOf(kLlamaLike, folder, sets);
+    const state::Device device = CpuDevice();
+    const Trained expected = TrainFor(
+        recipe, driver::CompileRecipe(recipe, {.profile = device.profile}), 1, device,
+        [&](const plan::Plan& plan, std::int64_t) -> executor::Feed {
+          executor::Feed feed([&](const std::string& input, std::int64_t microbatch,
+                                  const backend::TensorView& host) {
+            const Alone& alone = documents[static_cast<size_t>(microbatch)];
+            auto* out = host.as<std::int32_t>();
+            for (std::size_t s = 0; s < 16; ++s) {
+              const bool there = s < alone.tokens.size();
+              out[s] = input == model::kTokens   ? (there ? alone.tokens[s] : 0)
+                       : input == model::kLabels ? (there ? alone.labels[s] : -1)
+                                                 : static_cast<std::int32_t>(s);
+            }
+            return absl::OkStatus();
+          });
+          const double labels = 16.0 * static_cast<double>(plan.global_batch);
+          feed.label_factor = [labels, counted]() -> absl::StatusOr<double> {
+            return labels / static_cast<double>(counted);
+          };
+          return feed;
+        });
+    Trained actual = TrainOnData(packed, 1);
+    CheckEqual(expected, actual);
+  }
+}
+
+TEST_CASE("loss masks: a batch without a label that counts changes nothing by its gradient") {
+  const TempDir folder;
+  std::vector<std::int32_t> tokens(200, 'a');
+  const std::vector<std::int32_t> none(200, 0);
+  for (const auto& [name, content, type] : {std::tuple("text", &tokens, data::TokenType::kU16), std::tuple("text_loss_mask", &none, data::TokenType::kU8)}) {
+    auto writer = data::IndexedDatasetWriter::Create(folder / name, type);
+    REQUIRE(writer.ok());
+    REQUIRE((*writer)->AddDocument({content, 1}).ok());
+    REQUIRE((*writer)->Finish().ok());
+  }
+  const Trained trained = TrainOnData(RecipeOf(kLlamaLike, folder, {}), 1);
+  CHECK(trained.losses[0] == 0);
+  CHECK(trained.grad_norms[0] == 0);
+}
+
+// A run with all of it, killed and resumed: its metrics are those of one that was not.
+TEST_CASE("loss masks: a run with packing and masks evaluates, and goes on exactly") {
+  const TempDir folder;
+  WriteDocuments(folder / "text", true);
+  const std::vector<std::string> sets = {"data.documents=masked", "data.packing=best_fit",
+                                         "data.tokenizer.kind=byte", "data.mask_end_of_document_loss=true",
+                                         "evaluation.interval=2", "checkpoint.interval=2", "parallelism.dp=2",
+                                         "training.micro_batch=2"};
+  MustRun(RunRecipe(folder, sets), folder / "whole");
+  MustRun(RunRecipe(folder, sets), folder / "parts");
+  for (const std::int64_t iteration : {4, 5})
+    std::filesystem::remove_all(checkpoint::IterationPath(CheckpointRoot(folder / "parts"), iteration));
+  CHECK(Contains(MustRun(RunRecipe(folder, sets), folder / "parts"), "after iteration 2"));
+  CHECK(TimelessMetrics(folder / "whole") == TimelessMetrics(folder / "parts"));
+  CHECK(Contains(TimelessMetrics(folder / "whole"), "validation_loss"));
+  // Other options are told.
+  std::vector<std::string> other = sets;
+  other.insert(other.end(), {"data.long_documents=drop", "data.mask_end_of_document_loss=false",
+                             "training.iterations=6", "checkpoint.interval=6"});
+  const RunResult told = MustRunAndNote(RunRecipe(folder, other), folder / "parts");
+  CHECK(Contains(told.notes + told.output, "data.long_documents: \"cut\" → \"drop\""));
+  CHECK(Contains(told.notes + told.output, "data.mask_end_of_document_loss: true → false"));
+  for (const nlohmann::json& line : LossMetrics(folder / "whole")) {
+    if (line.contains("loss")) CHECK(line.at("data_wait_ms").get<double>() >= 0);
+  }
+}
+
+}  // namespace engine::train::testing
