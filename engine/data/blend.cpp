@@ -39,7 +39,9 @@ double PairwiseSum(std::span<const double> values) {
 class Laggards {
  public:
   explicit Laggards(std::span<const double> shares)
-      : shares_(shares.begin(), shares.end()), counts_(shares.size(), 0), groups_((shares.size() + kSize - 1) / kSize) {
+      : shares_(shares.begin(), shares.end()),
+        counts_(shares.size(), 0),
+        groups_((shares.size() + kSize - 1) / kSize) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       for (std::size_t k = g * kSize; k < End(g); ++k)
         groups_[g].largest_share = std::max(groups_[g].largest_share, shares_[k]);

@@ -49,8 +49,8 @@ absl::StatusOr<std::unique_ptr<MiddleFiller>> MiddleFiller::Make(const recipe::R
     if (*id == tokenizer::kNoToken)
       return InvalidArgument("{}: has no token \"{}\"", description.source, Shown(*text));
     if (*id >= recipe.model.vocab) {
-      return InvalidArgument("token \"{}\" is {}, and the model's vocabulary has {} tokens", Shown(*text), *id,
-                             recipe.model.vocab);
+      return InvalidArgument("token \"{}\" is {}, and the model's vocabulary has {} tokens", Shown(*text),
+                             *id, recipe.model.vocab);
     }
   }
   return filler;
@@ -73,8 +73,8 @@ void MiddleFiller::Rearrange(Split split, std::int64_t sample, std::int64_t docu
     return tokenizer_->EncodeTo(part, out).ok();
   };
   std::vector<std::int32_t> prefix, middle, suffix;
-  if (!tokens_of(whole.substr(0, first), &prefix) || !tokens_of(whole.substr(first, second - first), &middle) ||
-      !tokens_of(whole.substr(second), &suffix)) {
+  if (!tokens_of(whole.substr(0, first), &prefix) ||
+      !tokens_of(whole.substr(first, second - first), &middle) || !tokens_of(whole.substr(second), &suffix)) {
     return;
   }
   const bool suffix_first = words[1] < spm_rate_ * kWords;

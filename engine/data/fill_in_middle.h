@@ -29,7 +29,8 @@ class MiddleFiller {
   // data.fim.rate. Both cuts are uniform over the places between its characters, both ends included. They may become more or
   // fewer. A document whose text the tokenizer cannot take apart and read again, because it begins or ends within a character, stays as it
   // is. Safe to call from many threads.
-  void Rearrange(Split split, std::int64_t sample, std::int64_t document, std::vector<std::int32_t>* ids) const;
+  void Rearrange(Split split, std::int64_t sample, std::int64_t document,
+                 std::vector<std::int32_t>* ids) const;
 
   // The three tokens: of prefix, middle and suffix.
   std::int32_t prefix() const { return prefix_; }

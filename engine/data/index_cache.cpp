@@ -133,7 +133,8 @@ class Lock {
 
 // The content of KEY.index in the folder, which is built and written where it is not there.
 absl::StatusOr<Content> OpenContent(const std::string& folder, const std::string& key,
-                                    const std::function<absl::StatusOr<Content>()>& build, std::string* note) {
+                                    const std::function<absl::StatusOr<Content>()>& build,
+                                    std::string* note) {
   const std::string path = (fs::path(folder) / (key + ".index")).string();
   const std::string written = path + ".new";
   if (std::optional<Content> content = Map(path, key)) return *std::move(content);
@@ -165,9 +166,9 @@ std::span<const T> As(std::span<const std::byte> bytes) {
 
 Content ContentOf(const SampleIndex& index) {
   Content content;
-  content.numbers = {index.packed ? 1 : 0,   index.sequence_length, index.tokens_per_epoch,
-                     index.epochs,           index.facts.pieces,    index.facts.cut,
-                     index.facts.dropped,    index.facts.tokens,    0};
+  content.numbers = {index.packed ? 1 : 0, index.sequence_length, index.tokens_per_epoch,
+                     index.epochs,         index.facts.pieces,    index.facts.cut,
+                     index.facts.dropped,  index.facts.tokens,    0};
   content.arrays[0] = std::as_bytes(index.shuffle);
   content.arrays[1] = index.packed ? std::as_bytes(index.pieces) : std::as_bytes(index.documents);
   content.arrays[2] = index.packed ? std::as_bytes(index.packs) : std::as_bytes(index.starts);

@@ -19,7 +19,9 @@ constexpr std::int32_t kNone = -1;
 class Rooms {
  public:
   explicit Rooms(std::int64_t most)
-      : words_(static_cast<std::size_t>(most / 64 + 1)), summary_(words_.size() / 64 + 1), first_(most + 1, kNone) {}
+      : words_(static_cast<std::size_t>(most / 64 + 1)),
+        summary_(words_.size() / 64 + 1),
+        first_(most + 1, kNone) {}
 
   // The last pack that was given so much room, or the least above it; kNone: there is none.
   std::int32_t Take(std::int64_t at_least, std::int64_t* room) {
@@ -87,8 +89,8 @@ std::vector<PackedPiece> Pieces(std::span<const std::int32_t> lengths, const Pac
     facts->cut += length > room ? 1 : 0;
     for (std::int64_t at = 0; length - at >= 2; at += options.sequence_length) {
       const std::int64_t tokens = std::min(room, length - at);
-      pieces.push_back({static_cast<std::int32_t>(s), static_cast<std::int32_t>(at),
-                        static_cast<std::int32_t>(tokens)});
+      pieces.push_back(
+          {static_cast<std::int32_t>(s), static_cast<std::int32_t>(at), static_cast<std::int32_t>(tokens)});
       facts->tokens += tokens;
     }
   }
@@ -165,17 +167,19 @@ absl::StatusOr<PackIndex> BuildPackIndex(std::span<const std::int32_t> lengths,
   if (wanted < 0 || wanted > kMost)
     return InvalidArgument("{} samples asked for, an index holds at most {}", WithThousands(wanted),
                            WithThousands(kMost));
-  index.epochs = options.num_samples ? std::max<std::int64_t>(1, CeilDiv(wanted, std::int64_t{packs}))
-                                     : options.epochs;
+  index.epochs =
+      options.num_samples ? std::max<std::int64_t>(1, CeilDiv(wanted, std::int64_t{packs})) : options.epochs;
   if (index.epochs > kMost / packs) {
-    return ResourceExhausted("{} epochs of {} packed samples do not fit an index of {} positions; ask for fewer",
-                             index.epochs, packs, kMost);
+    return ResourceExhausted(
+        "{} epochs of {} packed samples do not fit an index of {} positions; ask for fewer", index.epochs,
+        packs, kMost);
   }
   index.shuffle.resize(static_cast<std::size_t>(index.epochs * packs));
   NumpyRandom random(options.seed);
   for (std::int64_t epoch = 0; epoch < index.epochs; ++epoch) {
     const std::span<std::uint32_t> part =
-        std::span(index.shuffle).subspan(static_cast<std::size_t>(epoch * packs), static_cast<std::size_t>(packs));
+        std::span(index.shuffle)
+            .subspan(static_cast<std::size_t>(epoch * packs), static_cast<std::size_t>(packs));
     std::iota(part.begin(), part.end(), 0U);
     random.Shuffle(part);
   }

@@ -39,9 +39,10 @@ struct PackFacts {
 struct PackIndex {
   PackFacts facts;
   std::int64_t epochs = 0;
-  std::vector<PackedPiece> pieces;     // those of a sample stand together, the longest first
-  std::vector<std::uint32_t> packs;    // where the pieces of each begin, and the end
-  std::vector<std::uint32_t> shuffle;  // sample i has the pieces of packs[shuffle[i]]; each epoch is shuffled by itself
+  std::vector<PackedPiece> pieces;   // those of a sample stand together, the longest first
+  std::vector<std::uint32_t> packs;  // where the pieces of each begin, and the end
+  std::vector<std::uint32_t>
+      shuffle;  // sample i has the pieces of packs[shuffle[i]]; each epoch is shuffled by itself
 };
 
 struct PackIndexOptions {

@@ -29,7 +29,7 @@ struct SampleIndex {
   std::int64_t sequence_length = 0;
   std::int64_t tokens_per_epoch = 0;
   std::int64_t epochs = 0;
-  PackFacts facts;                       // of packed ones
+  PackFacts facts;                         // of packed ones
   std::span<const std::uint32_t> shuffle;  // sample → row, or pack
   // Of GptIndex, which is not packed.
   std::span<const std::int32_t> documents;

@@ -68,7 +68,8 @@ struct SplitSets {
 SplitSets SetsOf(const recipe::Data& data, Split split) {
   if (!data.per_split()) {
     return {data, "data", false,
-            split == Split::kTrain ? std::span<const std::int64_t>(data.epochs) : std::span<const std::int64_t>()};
+            split == Split::kTrain ? std::span<const std::int64_t>(data.epochs)
+                                   : std::span<const std::int64_t>()};
   }
   const recipe::DataSets& sets = split == Split::kTrain   ? data.train
                                  : split == Split::kValid ? data.validation
@@ -133,9 +134,9 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe, const std::str
     for (Split split : kSplits) RETURN_IF_ERROR(source.OpenMembers(recipe, split));
     RETURN_IF_ERROR(source.CheckVocabulary(recipe));
   }
-  source.masks_loss_ =
-      source.masks_end_of_document_ || source.packs_ || source.filler_ != nullptr ||
-      std::any_of(source.members_.begin(), source.members_.end(), [](const Member& m) { return m.mask.has_value(); });
+  source.masks_loss_ = source.masks_end_of_document_ || source.packs_ || source.filler_ != nullptr ||
+                       std::any_of(source.members_.begin(), source.members_.end(),
+                                   [](const Member& m) { return m.mask.has_value(); });
   absl::StatusOr<Sizes> sizes = RequestedSizes(recipe);
   if (!sizes.ok()) return AtKey(recipe, "training.iterations", sizes.status());
   for (Split split : kSplits) {
@@ -203,13 +204,14 @@ absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& k
   if (!mask.ok()) return at_key(WithContext(mask.status(), "the mask of the loss"));
   const auto lengths = member->dataset.lengths();
   if (mask->type() != TokenType::kU8) {
-    return at_key(InvalidArgument("{}: a mask of the loss is of uint8, not {}", IdxPath(prefix), Name(mask->type())));
+    return at_key(
+        InvalidArgument("{}: a mask of the loss is of uint8, not {}", IdxPath(prefix), Name(mask->type())));
   }
   const auto [ours, theirs] =
       std::mismatch(lengths.begin(), lengths.end(), mask->lengths().begin(), mask->lengths().end());
   if (lengths.size() != mask->lengths().size()) {
-    return at_key(InvalidArgument("{} has {} sequences, and {} has {}", IdxPath(prefix), mask->lengths().size(),
-                                  IdxPath(member->dataset.prefix()), lengths.size()),
+    return at_key(InvalidArgument("{} has {} sequences, and {} has {}", IdxPath(prefix),
+                                  mask->lengths().size(), IdxPath(member->dataset.prefix()), lengths.size()),
                   "both of one `engine data build`");
   }
   if (ours != lengths.end()) {
@@ -218,9 +220,10 @@ absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& k
                   "both of one `engine data build`");
   }
   if (recipe.data.fim.rate > 0) {
-    return AtKey(recipe, "data.fim.rate",
-                 InvalidArgument("rearranges documents, and {} says which of their tokens count", IdxPath(prefix)),
-                 "data.fim.rate = 0, or data sets without masks");
+    return AtKey(
+        recipe, "data.fim.rate",
+        InvalidArgument("rearranges documents, and {} says which of their tokens count", IdxPath(prefix)),
+        "data.fim.rate = 0, or data sets without masks");
   }
   member->mask = *std::move(mask);
   return absl::OkStatus();
@@ -245,16 +248,17 @@ absl::Status Source::CheckVocabulary(const recipe::Recipe& recipe) const {
 absl::Status Source::OpenMembers(const recipe::Recipe& recipe, Split split) {
   const SplitSets of = SetsOf(recipe.data, split);
   const std::vector<std::string>& paths = of.sets.paths;
-  const bool needed = !of.whole || split == Split::kTrain ||
-                      (split == Split::kValid && recipe.evaluation.interval > 0);
+  const bool needed =
+      !of.whole || split == Split::kTrain || (split == Split::kValid && recipe.evaluation.interval > 0);
   if (paths.empty()) {
     return needed ? AtKey(recipe, of.key("paths"), InvalidArgument("names no data set")) : absl::OkStatus();
   }
   for (const auto& [name, count] : {std::pair("weights", of.sets.weights.size()),
                                     std::pair("epochs", of.epochs.size() == 1 ? 0 : of.epochs.size())}) {
     if (count == 0 || count == paths.size()) continue;
-    return AtKey(recipe, of.key(name),
-                 InvalidArgument("{} {} for {} data sets; give one each, or none", count, name, paths.size()));
+    return AtKey(
+        recipe, of.key(name),
+        InvalidArgument("{} {} for {} data sets; give one each, or none", count, name, paths.size()));
   }
   if (!of.sets.weights.empty() && !of.epochs.empty()) {
     return AtKey(recipe, of.key("epochs"), InvalidArgument("stands beside weights; give one of the two"));
@@ -278,14 +282,17 @@ absl::Status Source::OpenMembers(const recipe::Recipe& recipe, Split split) {
 bool Source::HasOneSample(Split split) const {
   const std::vector<std::size_t>& members = order(split).members;
   return random_seed_ || (!members.empty() && std::all_of(members.begin(), members.end(), [&](std::size_t m) {
-    const SequenceRange range = members_[m].ranges[static_cast<std::size_t>(split)];
-    const std::int32_t* lengths = members_[m].dataset.lengths().data();
-    if (packs_) return std::any_of(lengths + range.begin, lengths + range.end, [](auto n) { return n > 1; });
-    return std::accumulate(lengths + range.begin, lengths + range.end, std::int64_t{0}) > sequence_length_;
-  }));
+           const SequenceRange range = members_[m].ranges[static_cast<std::size_t>(split)];
+           const std::int32_t* lengths = members_[m].dataset.lengths().data();
+           if (packs_)
+             return std::any_of(lengths + range.begin, lengths + range.end, [](auto n) { return n > 1; });
+           return std::accumulate(lengths + range.begin, lengths + range.end, std::int64_t{0}) >
+                  sequence_length_;
+         }));
 }
 
-absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split, std::span<const Extent> extents) {
+absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split,
+                                  std::span<const Extent> extents) {
   const SplitSets of = SetsOf(recipe.data, split);
   Order& order = this->order(split);
   const std::size_t count = order.members.size();
@@ -307,7 +314,8 @@ absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split, std
       const std::string part =
           of.whole ? "data set" : fmt::format("{} split (\"{}\") of", Name(split), recipe.data.split);
       const std::string& prefix = members_[order.members[i]].dataset.prefix();
-      return AtKey(recipe, of.key("paths"), WithContext(built[i].status(), fmt::format("{} {}", part, prefix)));
+      return AtKey(recipe, of.key("paths"),
+                   WithContext(built[i].status(), fmt::format("{} {}", part, prefix)));
     }
     order.indices.push_back(*std::move(built[i]));
     if (!notes[i].empty()) index_note_ = notes[i];
@@ -345,13 +353,13 @@ absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::
     }
     if (length < size) {
       const std::string have = of.epochs.empty() ? "one epoch" : "so many epochs";
-      return AtKey(recipe, of.key(of.epochs.empty() ? "paths" : "epochs"),
-                   InvalidArgument("{} of the {} has {} {} samples, the run needs {}; give {}", have,
-                                   count == 1 ? "data set" : fmt::format("{} data sets", count),
-                                   WithThousands(length), Name(split), WithThousands(size),
-                                   of.epochs.empty()
-                                       ? of.key("weights") + ", so that they are repeated"
-                                       : "more epochs, or training.iterations that they suffice for"));
+      return AtKey(
+          recipe, of.key(of.epochs.empty() ? "paths" : "epochs"),
+          InvalidArgument("{} of the {} has {} {} samples, the run needs {}; give {}", have,
+                          count == 1 ? "data set" : fmt::format("{} data sets", count), WithThousands(length),
+                          Name(split), WithThousands(size),
+                          of.epochs.empty() ? of.key("weights") + ", so that they are repeated"
+                                            : "more epochs, or training.iterations that they suffice for"));
     }
     length = size;
   }
@@ -412,7 +420,8 @@ void Source::FillInMiddle(Split split, std::int64_t index, SampleTokens* sample)
   auto piece = sample->pieces.begin();
   for (std::size_t d = 0; d < sample->starts.size(); ++d) {
     const auto begin = sample->tokens.begin() + sample->starts[d];
-    auto end = d + 1 < sample->starts.size() ? sample->tokens.begin() + sample->starts[d + 1] : sample->tokens.end();
+    auto end =
+        d + 1 < sample->starts.size() ? sample->tokens.begin() + sample->starts[d + 1] : sample->tokens.end();
     if (piece != sample->pieces.end() && *piece == sample->starts[d]) {
       filled.pieces.push_back(static_cast<std::int32_t>(filled.tokens.size()));
       ++piece;
@@ -489,7 +498,8 @@ absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int3
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::int64_t> Source::CountedLabels(Split split, std::int64_t first, std::int64_t count) const {
+absl::StatusOr<std::int64_t> Source::CountedLabels(Split split, std::int64_t first,
+                                                   std::int64_t count) const {
   if (!masks_loss_) return count * sequence_length_;
   const bool by_index = !masks_end_of_document_ && filler_ == nullptr;
   std::int64_t counted = 0;
@@ -533,7 +543,8 @@ double Source::UnigramEntropy() const {
 
 Fingerprints Source::Fingerprint() const {
   // Of up to 16 data sets 16 MiB each; of more less, so that a thousand take a second.
-  const std::size_t blocks = std::clamp<std::size_t>(4096 / std::max<std::size_t>(1, members_.size()), 16, 256);
+  const std::size_t blocks =
+      std::clamp<std::size_t>(4096 / std::max<std::size_t>(1, members_.size()), 16, 256);
   Fingerprints fingerprints;
   for (const Member& member : members_) {
     fingerprints.merge(member.dataset.Fingerprint(blocks));

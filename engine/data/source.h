@@ -140,7 +140,7 @@ class Source {
   std::int64_t sequence_length_ = 0;
   std::int64_t vocab_ = 0;
   bool masks_documents_ = false;
-  bool masks_end_of_document_ = false;           // in the loss
+  bool masks_end_of_document_ = false;  // in the loss
   bool masks_loss_ = false;
   bool packs_ = false;
   std::string index_folder_;                     // empty: none

@@ -243,14 +243,15 @@ absl::Status RankExecutor::SetSteps(std::int64_t steps) {
                          sizeof(value));
 }
 
-absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates,
-                                  const Feed& feed, std::int32_t program) {
+absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates, const Feed& feed,
+                                  std::int32_t program) {
   program = Resolve(program);
   ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
   ENGINE_CHECK(!prefetch_.valid() || prefetched_ == program, "inputs of another program were read ahead");
   RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationBegins));
   const auto asked = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(const double label_factor, prefetch_.valid() ? prefetch_.get() : ReadInputs(program, feed));
+  ASSIGN_OR_RETURN(const double label_factor,
+                   prefetch_.valid() ? prefetch_.get() : ReadInputs(program, feed));
   const std::chrono::duration<double, std::milli> waited = std::chrono::steady_clock::now() - asked;
   RETURN_IF_ERROR(TakeIncoming());
   std::byte* const control = Address(stage_.control, nullptr, -1);
@@ -265,8 +266,7 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
       backend_->Write(control + plan::kLabelFactor * sizeof(double), &label_factor, sizeof(label_factor)));
   RETURN_IF_ERROR(RunOrReplay(program, Context(iteration)));
   RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationEnds));
-  Results results{
-      .follows = !started_.empty(), .label_factor = label_factor, .data_wait_ms = waited.count()};
+  Results results{.follows = !started_.empty(), .label_factor = label_factor, .data_wait_ms = waited.count()};
   ASSIGN_OR_RETURN(results.scalars,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
   ASSIGN_OR_RETURN(results.control, backend_->Read(control, stage_.control.bytes()));
@@ -321,8 +321,7 @@ absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std:
 
 absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_t iteration,
                                                                      const LearningRates& rates,
-                                                                     const Feed& feed,
-                                                                     std::int32_t program) {
+                                                                     const Feed& feed, std::int32_t program) {
   std::vector<Marked> marked;
   Recorded& of_program = recorded_[static_cast<size_t>(Resolve(program))];
   Recorded recorded = std::exchange(of_program, {});

@@ -50,8 +50,8 @@ using FeedFunction = std::function<absl::Status(const std::string& input, std::i
 // What an iteration reads.
 struct Feed {
   template <typename Fill>
-    requires std::is_convertible_v<Fill, FeedFunction>
-  Feed(Fill fill) : inputs(std::move(fill)) {}  // NOLINT(google-explicit-constructor): all labels count
+  requires std::is_convertible_v<Fill, FeedFunction> Feed(Fill fill)
+      : inputs(std::move(fill)) {}  // NOLINT(google-explicit-constructor): all labels count
 
   FeedFunction inputs;
   // Labels of the batch / those that count in the loss, the same on every rank (plan/control.h, kLabelFactor); 0 where
@@ -143,8 +143,7 @@ class RankExecutor {
                                         const Feed& feed, std::int32_t program = kLargest);
   // An iteration, launch by launch, with the time that each instruction took.
   absl::StatusOr<std::vector<InstructionTiming>> Profile(std::int64_t iteration, const LearningRates& rates,
-                                                         const Feed& feed,
-                                                         std::int32_t program = kLargest);
+                                                         const Feed& feed, std::int32_t program = kLargest);
   // One pass of the evaluation program over a global batch; grad_norm is 0.
   absl::StatusOr<IterationResult> Evaluate(const Feed& feed);
 

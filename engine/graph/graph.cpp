@@ -118,7 +118,12 @@ ValueId Graph::AddMetric(std::string name, double count, double weight, bool of_
 
 ValueId Graph::AddCounts(std::string name, std::int64_t classes, double count) {
   const ValueId sum = AddAccumulator(name, {.shape = {classes}, .dtype = DType::kF64}, kNoValue);
-  metrics_.push_back({.name = std::move(name), .sum = sum, .count = count, .weight = 0, .classes = classes, .of_labels = false});
+  metrics_.push_back({.name = std::move(name),
+                      .sum = sum,
+                      .count = count,
+                      .weight = 0,
+                      .classes = classes,
+                      .of_labels = false});
   return sum;
 }
 

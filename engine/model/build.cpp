@@ -116,9 +116,7 @@ std::optional<int> TokenOffset(std::string_view input) {
   return std::nullopt;
 }
 
-bool IsLabels(std::string_view input) {
-  return TokenOffset(input).has_value() && input.starts_with(kLabels);
-}
+bool IsLabels(std::string_view input) { return TokenOffset(input).has_value() && input.starts_with(kLabels); }
 
 std::int64_t CountParameters(const Graph& graph) {
   std::int64_t count = 0;

@@ -290,9 +290,10 @@ Rows DataRows() {
                "vocabulary, a pure function of seed and sample, which needs no files; the loss of a model "
                "that is trained on these stays at ln vocab."),
       FIELD(data.paths)
-          .Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working directory, "
-               "which split divides among training, validation and test. Not needed with data.source = "
-               "\"random\", nor where [data.train] and its like name data sets of their own."),
+          .Doc(
+              "Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working directory, "
+              "which split divides among training, validation and test. Not needed with data.source = "
+              "\"random\", nor where [data.train] and its like name data sets of their own."),
       FIELD(data.weights)
           .Above(0)
           .Doc("Share of each path in the samples, in any unit; empty: by size, or by epochs."),
@@ -313,31 +314,31 @@ Rows DataRows() {
                "positions "
                "begin again with each (docs/documents.md)."),
       FIELD(data.mask_end_of_document_loss)
-          .Doc("Whether what is predicted behind an end-of-document token, the next document's beginning, does "
+          .Doc("Whether what is predicted behind an end-of-document token, the next document's beginning, "
+               "does "
                "not count in the loss (Megatron-LM's --eod-mask-loss)."),
       FIELD(data.packing)
           .Words({"none", "best_fit"})
-          .Doc("How samples are made of documents. none: all tokens one behind the other are cut into "
-               "samples. best_fit: whole documents are put together so that they fill samples, and what stays "
-               "empty does not count in the loss; needs documents = \"masked\" (docs/documents.md)."),
+          .Doc(
+              "How samples are made of documents. none: all tokens one behind the other are cut into "
+              "samples. best_fit: whole documents are put together so that they fill samples, and what stays "
+              "empty does not count in the loss; needs documents = \"masked\" (docs/documents.md)."),
       FIELD(data.long_documents)
           .Words({"cut", "drop"})
           .OnlyWhere("data.packing", "best_fit")
           .Doc("What becomes of documents that are longer than a sample. cut: they are cut into pieces that "
                "fill a sample, and a rest. drop: they are left out."),
       FIELD(data.index_cache)
-          .Doc("Folder in which the order of samples is kept, for the other processes of a host and for later "
-               "runs; empty: the folder indices of the run."),
-      FIELD(data.train.paths)
-          .Doc("Prefixes of the data sets of training, which are used whole."),
+          .Doc(
+              "Folder in which the order of samples is kept, for the other processes of a host and for later "
+              "runs; empty: the folder indices of the run."),
+      FIELD(data.train.paths).Doc("Prefixes of the data sets of training, which are used whole."),
       FIELD(data.train.weights).Above(0).Doc("As data.weights, of these."),
       FIELD(data.train.epochs).Between(1, kMaxSize).Unit("epochs").Doc("As data.epochs, of these."),
-      FIELD(data.validation.paths)
-          .Doc("Prefixes of the data sets of validation, which are used whole."),
+      FIELD(data.validation.paths).Doc("Prefixes of the data sets of validation, which are used whole."),
       FIELD(data.validation.weights).Above(0).Doc("As data.weights, of these."),
       FIELD(data.validation.epochs).Between(1, kMaxSize).Unit("epochs").Doc("As data.epochs, of these."),
-      FIELD(data.test.paths)
-          .Doc("Prefixes of the data sets of the test, which are used whole."),
+      FIELD(data.test.paths).Doc("Prefixes of the data sets of the test, which are used whole."),
       FIELD(data.test.weights).Above(0).Doc("As data.weights, of these."),
       FIELD(data.test.epochs).Between(1, kMaxSize).Unit("epochs").Doc("As data.epochs, of these."),
       FIELD(data.fim.rate)

@@ -123,14 +123,14 @@ struct FillInMiddle {
   std::string prefix_token, middle_token, suffix_token;
 };
 
-struct Data : DataSets {           // paths, weights, epochs: of all splits, which `split` cuts
-  std::string source = "files";    // files | random
+struct Data : DataSets {             // paths, weights, epochs: of all splits, which `split` cuts
+  std::string source = "files";      // files | random
   DataSets train, validation, test;  // of one split each, instead of `paths`
   std::string split = "969,30,1";
   std::int64_t sequence_length = 0;  // tokens of a sample
   std::string documents = "across";  // across | masked: whether attention sees other documents of a sample
   bool mask_end_of_document_loss = false;
-  std::string packing = "none";         // none | best_fit
+  std::string packing = "none";        // none | best_fit
   std::string long_documents = "cut";  // cut | drop: those that no packed sample holds
   FillInMiddle fim;
   std::string index_cache;  // a folder; empty: that of the run
@@ -138,9 +138,7 @@ struct Data : DataSets {           // paths, weights, epochs: of all splits, whi
 
   bool is_random() const { return source == kRandomSource; }
   // Whether splits have data sets of their own.
-  bool per_split() const {
-    return !train.paths.empty() || !validation.paths.empty() || !test.paths.empty();
-  }
+  bool per_split() const { return !train.paths.empty() || !validation.paths.empty() || !test.paths.empty(); }
   bool packs() const { return packing == "best_fit"; }
 };
 

@@ -33,14 +33,14 @@ void PathsAreGiven(const RuleContext& c) {
   const Data& d = c.recipe.data;
   if (!d.per_split()) {
     if (d.paths.empty())
-      c.Error({"data.paths"}, "data.paths is empty",
-              "at least one prefix; or data.source = \"random\"");
+      c.Error({"data.paths"}, "data.paths is empty", "at least one prefix; or data.source = \"random\"");
     return;
   }
   if (!d.paths.empty()) {
-    c.Error({"data.paths", "data.train.paths", "data.validation.paths", "data.test.paths"},
-            "data.paths is divided among the splits, and a split has data sets of its own",
-            "data.paths = [] with paths in [data.train], [data.validation] and [data.test]; or data.paths alone");
+    c.Error(
+        {"data.paths", "data.train.paths", "data.validation.paths", "data.test.paths"},
+        "data.paths is divided among the splits, and a split has data sets of its own",
+        "data.paths = [] with paths in [data.train], [data.validation] and [data.test]; or data.paths alone");
     return;
   }
   if (d.train.paths.empty())
@@ -73,9 +73,10 @@ void WeightsMatchPaths(const RuleContext& c) {
     if (!sets.weights.empty() && sum == 0) c.Error({keys.weights}, "the weights add up to 0");
     if (sets.epochs.empty()) continue;
     if (!sets.weights.empty()) {
-      c.Error({keys.epochs, keys.weights},
-              fmt::format("{0}.weights and {0}.epochs both say how much of each data set is seen", keys.table),
-              "one of the two");
+      c.Error(
+          {keys.epochs, keys.weights},
+          fmt::format("{0}.weights and {0}.epochs both say how much of each data set is seen", keys.table),
+          "one of the two");
     } else if (sets.epochs.size() != 1 && sets.epochs.size() != paths) {
       c.Error({keys.epochs, keys.paths},
               fmt::format("{} of epochs for {}", count(sets.epochs.size(), "number"), count(paths, "path")),
@@ -157,11 +158,12 @@ void MaskedDocumentsHaveTokenizer(const RuleContext& c) {
 void PackedDocumentsAreMasked(const RuleContext& c) {
   const Data& d = c.recipe.data;
   if (!d.packs() || d.documents == "masked") return;
-  c.Error({"data.packing", "data.documents"},
-          fmt::format("packing \"{}\" puts documents into a sample that have nothing to do with each other, and "
-                      "documents = \"{}\" lets attention see them all",
-                      d.packing, d.documents),
-          "data.documents = \"masked\"");
+  c.Error(
+      {"data.packing", "data.documents"},
+      fmt::format("packing \"{}\" puts documents into a sample that have nothing to do with each other, and "
+                  "documents = \"{}\" lets attention see them all",
+                  d.packing, d.documents),
+      "data.documents = \"masked\"");
 }
 
 // The default is one of the tokenizers, as of masked documents.
@@ -181,11 +183,12 @@ void FillInMiddleHasTokens(const RuleContext& c) {
   const Tokenizer& tokenizer = c.recipe.data.tokenizer;
   if (fim.rate == 0) return;
   if (tokenizer.kind != "file") {
-    c.Error({"data.fim.rate", "data.tokenizer.kind"},
-            fmt::format("filling in the middle needs tokens that stand before prefix, middle and suffix, which "
-                        "tokenizer \"{}\" has not",
-                        tokenizer.kind),
-            "data.tokenizer.kind = \"file\" with a tokenizer that has such tokens");
+    c.Error(
+        {"data.fim.rate", "data.tokenizer.kind"},
+        fmt::format("filling in the middle needs tokens that stand before prefix, middle and suffix, which "
+                    "tokenizer \"{}\" has not",
+                    tokenizer.kind),
+        "data.tokenizer.kind = \"file\" with a tokenizer that has such tokens");
     return;
   }
   for (const auto& [key, token] : {std::pair("data.fim.prefix_token", fim.prefix_token),
@@ -207,9 +210,9 @@ void RandomTokensUseNoFiles(const RuleContext& c) {
   if (!c.recipe.data.is_random()) return;
   std::string unused;
   for (const char* key :
-       {"data.paths", "data.weights", "data.epochs", "data.split", "data.train.paths", "data.validation.paths",
-        "data.test.paths", "data.mask_end_of_document_loss", "data.packing", "data.fim.rate",
-        "data.index_cache", "data.tokenizer.kind", "data.tokenizer.vocab_file",
+       {"data.paths", "data.weights", "data.epochs", "data.split", "data.train.paths",
+        "data.validation.paths", "data.test.paths", "data.mask_end_of_document_loss", "data.packing",
+        "data.fim.rate", "data.index_cache", "data.tokenizer.kind", "data.tokenizer.vocab_file",
         "data.tokenizer.merges_file", "data.tokenizer.path", "data.tokenizer.end_of_document"}) {
     const Field& field = *FindField(key);
     if (field.key == "data.tokenizer.kind" && c.recipe.data.tokenizer.kind == "none") continue;
@@ -228,7 +231,8 @@ std::vector<Rule> DataRules() {
       {{"data.source", "data.paths", "data.train.paths", "data.validation.paths", "data.test.paths",
         "evaluation.interval"},
        OfFiles<PathsAreGiven>},
-      {{"data.source", "data.paths", "data.weights", "data.epochs", "data.train", "data.validation", "data.test"},
+      {{"data.source", "data.paths", "data.weights", "data.epochs", "data.train", "data.validation",
+        "data.test"},
        OfFiles<WeightsMatchPaths>},
       {{"data.source", "data.split", "data.paths", "data.train.paths", "data.validation.paths",
         "data.test.paths", "evaluation.interval"},

@@ -50,7 +50,8 @@ TEST_CASE("blends of many data sets are those of the plain rule") {
       CAPTURE(count);
       CAPTURE(kinds);
       std::vector<double> weights(count);
-      for (std::size_t k = 0; k < count; ++k) weights[k] = 1.0 + static_cast<double>(k * k % 977 % static_cast<std::size_t>(kinds));
+      for (std::size_t k = 0; k < count; ++k)
+        weights[k] = 1.0 + static_cast<double>(k * k % 977 % static_cast<std::size_t>(kinds));
       const std::int64_t size = 4000;
       const absl::StatusOr<BlendIndex> blend = BuildBlendIndex(weights, size);
       REQUIRE(blend.ok());
@@ -63,7 +64,9 @@ TEST_CASE("blends of many data sets are those of the plain rule") {
           return shares[k] * std::max(static_cast<double>(i), 1.0) - static_cast<double>(counts[k]);
         };
         for (std::size_t k = 1; k < count; ++k) best = lag(k) > lag(best) ? k : best;
-        wrong += blend->datasets[i] == static_cast<std::int16_t>(best) && blend->samples[i] == counts[best] ? 0 : 1;
+        wrong += blend->datasets[i] == static_cast<std::int16_t>(best) && blend->samples[i] == counts[best]
+                     ? 0
+                     : 1;
         ++counts[best];
       }
       CHECK(wrong == 0);

@@ -21,7 +21,8 @@ std::vector<std::int32_t> Lengths() {
   return lengths;
 }
 
-std::vector<std::vector<PackedPiece>> Samples(const SampleIndex& index, std::span<const std::int32_t> lengths) {
+std::vector<std::vector<PackedPiece>> Samples(const SampleIndex& index,
+                                              std::span<const std::int32_t> lengths) {
   std::vector<std::vector<PackedPiece>> samples(static_cast<std::size_t>(index.samples()));
   for (std::size_t i = 0; i < samples.size(); ++i)
     index.AppendPieces(static_cast<std::int64_t>(i), lengths, &samples[i]);
@@ -43,7 +44,8 @@ TEST_CASE("an index from a file is the one that is built, and is built once") {
     CAPTURE(packs);
     const TempDir dir;
     const std::vector<std::int32_t> lengths = Lengths();
-    SampleIndexOptions options = {.range = {5, 29000}, .sequence_length = 15, .packs = packs, .num_samples = 120000, .seed = 4};
+    SampleIndexOptions options = {
+        .range = {5, 29000}, .sequence_length = 15, .packs = packs, .num_samples = 120000, .seed = 4};
     const absl::StatusOr<SampleIndex> built = BuildSampleIndex(lengths, options);
     REQUIRE_MESSAGE(built.ok(), Message(built.status()));
     const auto expected = Samples(*built, lengths);
@@ -53,7 +55,8 @@ TEST_CASE("an index from a file is the one that is built, and is built once") {
     for (std::string& told : wrong) {
       processes.emplace_back([&] {
         std::string unused;
-        const absl::StatusOr<SampleIndex> index = OpenSampleIndex(dir / "cache/of/run", lengths, options, &unused);
+        const absl::StatusOr<SampleIndex> index =
+            OpenSampleIndex(dir / "cache/of/run", lengths, options, &unused);
         if (!index.ok() || !unused.empty() || Samples(*index, lengths) != expected) told = "another index";
       });
     }
@@ -71,7 +74,8 @@ TEST_CASE("an index from a file is the one that is built, and is built once") {
     CHECK(fs::last_write_time(files[0]) == written);
     // Damage is found, whichever byte it is, and mended.
     const auto size = static_cast<std::streamoff>(fs::file_size(files[0]));
-    for (const std::streamoff at : {std::streamoff{3}, std::streamoff{20}, std::streamoff{50}, std::streamoff{90}, size / 2, size - 1}) {
+    for (const std::streamoff at : {std::streamoff{3}, std::streamoff{20}, std::streamoff{50},
+                                    std::streamoff{90}, size / 2, size - 1}) {
       CAPTURE(at);
       {
         std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
@@ -80,7 +84,8 @@ TEST_CASE("an index from a file is the one that is built, and is built once") {
         file.seekp(at);
         file.put(static_cast<char>(byte ^ 1));
       }
-      const absl::StatusOr<SampleIndex> mended = OpenSampleIndex(dir / "cache/of/run", lengths, options, &note);
+      const absl::StatusOr<SampleIndex> mended =
+          OpenSampleIndex(dir / "cache/of/run", lengths, options, &note);
       REQUIRE(mended.ok());
       CHECK(Samples(*mended, lengths) == expected);
     }
@@ -106,8 +111,10 @@ TEST_CASE("a blend from a file is the one that is built") {
   for (int start = 0; start < 2; ++start) {
     const absl::StatusOr<BlendView> blend = OpenBlendIndex(dir / "cache", weights, 200000, &note);
     REQUIRE(blend.ok());
-    CHECK(std::equal(blend->datasets.begin(), blend->datasets.end(), built.datasets.begin(), built.datasets.end()));
-    CHECK(std::equal(blend->samples.begin(), blend->samples.end(), built.samples.begin(), built.samples.end()));
+    CHECK(std::equal(blend->datasets.begin(), blend->datasets.end(), built.datasets.begin(),
+                     built.datasets.end()));
+    CHECK(
+        std::equal(blend->samples.begin(), blend->samples.end(), built.samples.begin(), built.samples.end()));
     CHECK(FilesOf(dir / "cache").size() == 1);
   }
   CHECK(OpenBlendIndex(dir / "cache", std::vector<double>{0.5, 0.2, 0.3}, 200000, &note)->datasets[1] !=
@@ -125,7 +132,8 @@ TEST_CASE("small indices have no files, and a folder that is none is told") {
   CHECK(note.empty());
   std::ofstream(dir / "file") << "no folder";
   const std::vector<std::int32_t> lengths = Lengths();
-  CHECK(OpenSampleIndex(dir / "file/cache", lengths, {.range = {0, 30000}, .sequence_length = 15}, &note).ok());
+  CHECK(
+      OpenSampleIndex(dir / "file/cache", lengths, {.range = {0, 30000}, .sequence_length = 15}, &note).ok());
   CHECK(note.starts_with("orders of samples are not kept: cannot create " + (dir / "file/cache")));
   CHECK(note.ends_with("each process builds its own"));
 }

@@ -210,8 +210,9 @@ TEST_CASE("epochs of each data set are gone through whole, and no more") {
   CHECK(source.Summary().find("from 2 epochs of 100 tokens") != std::string::npos);
   recipe.training.iterations = 31;
   recipe.provenance["data.epochs"].span = {"r.toml", 7, 9, 3};
-  CHECK(OpenError(recipe).starts_with("r.toml:7:9: error: data.epochs: so many epochs of the 2 data sets has 61 "
-                                      "train samples, the run needs 62; give more epochs") );
+  CHECK(OpenError(recipe).starts_with(
+      "r.toml:7:9: error: data.epochs: so many epochs of the 2 data sets has 61 "
+      "train samples, the run needs 62; give more epochs"));
   recipe.data.epochs = {2};  // one number for all
   CHECK(OpenError(recipe).empty());
   // One data set alone is not repeated either; validation goes by no epochs of training.
@@ -262,7 +263,8 @@ TEST_CASE("splits have data sets of their own, which are used whole") {
   // Mistakes are told at the split's own keys.
   recipe.provenance["data.validation.paths"].span = {"r.toml", 3, 1, 1};
   recipe.data.validation.paths[1] = dir / "no";
-  CHECK(OpenError(recipe).starts_with("r.toml:3:1: error: data.validation.paths: cannot open " + (dir / "no")));
+  CHECK(
+      OpenError(recipe).starts_with("r.toml:3:1: error: data.validation.paths: cannot open " + (dir / "no")));
   recipe.data.validation.paths.pop_back();
   CHECK(OpenError(recipe).find("data.validation.weights: 2 weights for 1 data sets") != std::string::npos);
   recipe.data.validation = {};
@@ -454,8 +456,9 @@ TEST_CASE("a data set's mask says which of its tokens count") {
     WriteDataset(dir / "d_loss_mask", mask, type);
     return OpenError(recipe);
   };
-  CHECK(error(masks, TokenType::kU16).starts_with("r.toml:7:9: error: data.paths: " + (dir / "d_loss_mask") +
-                                                  ".idx: a mask of the loss is of uint8, not uint16"));
+  CHECK(error(masks, TokenType::kU16)
+            .starts_with("r.toml:7:9: error: data.paths: " + (dir / "d_loss_mask") +
+                         ".idx: a mask of the loss is of uint8, not uint16"));
   std::vector<std::vector<std::int32_t>> other = masks;
   other[3].pop_back();
   CHECK(error(other, TokenType::kU8).find("sequence 3 has 6 numbers, and its ") != std::string::npos);
@@ -512,7 +515,8 @@ TEST_CASE("packed samples are whole documents, and padding") {
       // Within a document tokens are consecutive, and so are labels, of the next and of the one after it.
       if (token >= 300) CHECK(sample.tokens[static_cast<std::size_t>(begin)] + (s - begin) == token);
       for (std::int64_t ahead = 1; ahead <= 2; ++ahead) {
-        const bool counts = token >= 300 && s + ahead < end && sample.tokens[static_cast<std::size_t>(s + ahead)] >= 300;
+        const bool counts =
+            token >= 300 && s + ahead < end && sample.tokens[static_cast<std::size_t>(s + ahead)] >= 300;
         CHECK(sample.Label(s, ahead) == (counts ? token + ahead : -1));
       }
       padding += token < 300 ? 1 : 0;
@@ -538,15 +542,25 @@ TEST_CASE("documents are rearranged to be filled in in the middle, as the sample
   const TempDir dir;
   nlohmann::json vocab = {{"<unk>", 0}, {"<pre>", 1}, {"<mid>", 2}, {"<suf>", 3}, {"<eod>", 4}};
   for (char c = 'a'; c <= 'z'; ++c) vocab[std::string(1, c)] = 10 + c - 'a';
-  const nlohmann::json file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr},
-                               {"added_tokens", nlohmann::json::array()}, {"normalizer", nullptr},
-                               {"pre_tokenizer", nullptr}, {"post_processor", nullptr},
+  const nlohmann::json file = {{"version", "1.0"},
+                               {"truncation", nullptr},
+                               {"padding", nullptr},
+                               {"added_tokens", nlohmann::json::array()},
+                               {"normalizer", nullptr},
+                               {"pre_tokenizer", nullptr},
+                               {"post_processor", nullptr},
                                {"decoder", {{"type", "Fuse"}}},
                                {"model",
-                                {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", "<unk>"},
-                                 {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr},
-                                 {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false},
-                                 {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
+                                {{"type", "BPE"},
+                                 {"dropout", nullptr},
+                                 {"unk_token", "<unk>"},
+                                 {"continuing_subword_prefix", nullptr},
+                                 {"end_of_word_suffix", nullptr},
+                                 {"fuse_unk", false},
+                                 {"byte_fallback", false},
+                                 {"ignore_merges", false},
+                                 {"vocab", vocab},
+                                 {"merges", nlohmann::json::array()}}}};
   std::ofstream(dir / "tokenizer.json") << file.dump();
   std::vector<std::vector<std::int32_t>> sequences;
   for (std::int32_t n = 0; n < 60; ++n) {
@@ -562,7 +576,11 @@ TEST_CASE("documents are rearranged to be filled in in the middle, as the sample
   recipe.data.tokenizer.path = dir / "tokenizer.json";
   recipe.data.tokenizer.end_of_document = "<eod>";
   const Source plain = OpenSource(recipe);
-  recipe.data.fim = {.rate = 0.5, .spm_rate = 0.25, .prefix_token = "<pre>", .middle_token = "<mid>", .suffix_token = "<suf>"};
+  recipe.data.fim = {.rate = 0.5,
+                     .spm_rate = 0.25,
+                     .prefix_token = "<pre>",
+                     .middle_token = "<mid>",
+                     .suffix_token = "<suf>"};
   recipe.data.documents = "masked";
   const Source source = OpenSource(recipe);
   int documents = 0;
@@ -574,7 +592,8 @@ TEST_CASE("documents are rearranged to be filled in in the middle, as the sample
     CHECK(after.tokens == Whole(source, index).tokens);
     std::string text;  // of all documents, put together again as far as they are whole
     std::string expected;
-    for (const std::int32_t token : before.tokens) expected += static_cast<char>(token == 4 ? '.' : 'a' + token - 10);
+    for (const std::int32_t token : before.tokens)
+      expected += static_cast<char>(token == 4 ? '.' : 'a' + token - 10);
     for (std::size_t d = 0; d < after.starts.size(); ++d) {
       const bool last = d + 1 == after.starts.size();
       const auto end = last ? after.tokens.end() : after.tokens.begin() + after.starts[d + 1];
@@ -610,7 +629,8 @@ TEST_CASE("documents are rearranged to be filled in in the middle, as the sample
   CHECK(suffix_first < 0.55 * rearranged);
   recipe.data.fim.rate = 1e-12;  // nothing is drawn: the same samples
   const Source never = OpenSource(recipe);
-  for (std::int64_t index = 0; index < 20; ++index) CHECK(Whole(never, index).tokens == Whole(plain, index).tokens);
+  for (std::int64_t index = 0; index < 20; ++index)
+    CHECK(Whole(never, index).tokens == Whole(plain, index).tokens);
   recipe.data.fim.middle_token = "<hole>";
   recipe.provenance["data.fim.middle_token"].span = {"r.toml", 3, 1, 1};
   CHECK(OpenError(recipe) == "r.toml:3:1: error: data.fim.middle_token: " + (dir / "tokenizer.json") +

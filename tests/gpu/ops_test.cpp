@@ -387,7 +387,8 @@ TEST_CASE("gpu op: the loss scale and the label factor") {
     for (const graph::OpDef* op : {&ops::kLossWeight, &ops::kLinearCrossEntropy}) {
       const bool head = op == &ops::kLinearCrossEntropy;
       Problem problem;
-      problem.where = fmt::format("{} {} with a loss scale of 2 and a label factor of 4", op->name, Name(dtype));
+      problem.where =
+          fmt::format("{} {} with a loss scale of 2 and a label factor of 4", op->name, Name(dtype));
       problem.kernel = std::string(op->name);
       problem.op = op;
       problem.attributes = {{"in_dims", std::int64_t{1}},
