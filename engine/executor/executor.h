@@ -2,6 +2,7 @@
 // the plan's.
 #pragma once
 
+#include <concepts>
 #include <deque>
 #include <functional>
 #include <future>
@@ -9,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -49,9 +49,8 @@ using FeedFunction = std::function<absl::Status(const std::string& input, std::i
 
 // What an iteration reads.
 struct Feed {
-  template <typename Fill>
-  requires std::is_convertible_v<Fill, FeedFunction> Feed(Fill fill)
-      : inputs(std::move(fill)) {}  // NOLINT(google-explicit-constructor): all labels count
+  template <std::convertible_to<FeedFunction> Fill>
+  Feed(Fill fill) : inputs(std::move(fill)) {}  // NOLINT(google-explicit-constructor): all labels count
 
   FeedFunction inputs;
   // Labels of the batch / those that count in the loss, the same on every rank (plan/control.h, kLabelFactor); 0 where

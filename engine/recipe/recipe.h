@@ -138,7 +138,9 @@ struct Data : DataSets {             // paths, weights, epochs: of all splits, w
 
   bool is_random() const { return source == kRandomSource; }
   // Whether splits have data sets of their own.
-  bool per_split() const { return !train.paths.empty() || !validation.paths.empty() || !test.paths.empty(); }
+  bool per_split() const {  // which then are used whole
+    return !train.paths.empty() || !validation.paths.empty() || !test.paths.empty();
+  }
   bool packs() const { return packing == "best_fit"; }
 };
 
