@@ -1,7 +1,7 @@
 // Many and large data sets: files with holes stand for their tokens.
 #include <doctest/doctest.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -33,20 +33,19 @@ void WriteHoles(const std::string& prefix, std::int64_t documents, std::int32_t 
 }
 
 struct Start {
-  double seconds = 0;
+  double seconds = 0;  // of the processor, all threads together: other programs do not count
   std::string summary;
 };
 
 // Opens, as a run does when it starts, and reads the samples of an iteration.
 Start Open(const recipe::Recipe& recipe, const std::string& indices) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const absl::StatusOr<Source> source = Source::Open(recipe, indices);
   REQUIRE_MESSAGE(source.ok(), Message(source.status()));
   CHECK(!source->Fingerprint().empty());
   for (std::int64_t i = 0; i < recipe.training.global_batch; ++i)
     REQUIRE(source->Read(Split::kTrain, i).ok());
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  return {seconds.count(), source->Summary()};
+  return {static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, source->Summary()};
 }
 
 // A run over `sets` data sets of 10^9 tokens each.
@@ -74,7 +73,7 @@ void StartRun(int sets, std::int64_t iterations, std::int64_t batch, double most
 
 }  // namespace
 
-TEST_CASE("a run over large data sets starts without reading them") { StartRun(20, 1000, 256, 10); }
+TEST_CASE("a run over large data sets starts without reading them") { StartRun(40, 1000, 64, 10); }
 
 // Run by hand: --no-skip -tc="*a thousand*". It writes some GB of indices.
 TEST_CASE("a run over a thousand data sets and 10^12 tokens starts in 10 s" * doctest::skip()) {

@@ -1,35 +1,12 @@
 // Labels that do not count, and packed documents: every layout gives the one-rank run's numbers, and a packed batch gives what its
 // documents give alone.
 #include "engine/train/feed.h"
+#include "tests/train/documents.h"
 #include "tests/train/equality.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
 namespace {
-
-// 80 documents of 2 to 15 letters, a token 256 (the byte tokenizer's end of a document) within some and at the end of others; half of
-// their letters count where there is a mask.
-void WriteDocuments(const std::string& prefix, bool with_mask) {
-  auto writer = data::IndexedDatasetWriter::Create(prefix, data::TokenType::kU16);
-  auto mask = data::IndexedDatasetWriter::Create(prefix + "_loss_mask", data::TokenType::kU8);
-  REQUIRE(writer.ok());
-  REQUIRE(mask.ok());
-  const PhiloxKey key = MakePhiloxKey(3, "documents");
-  std::uint64_t at = 0;
-  for (int document = 0; document < 80; ++document) {
-    std::vector<std::int32_t> tokens(2 + PhiloxWord(key, at++) % 14);
-    std::vector<std::int32_t> counts(tokens.size());
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const std::uint32_t word = PhiloxWord(key, at++);
-      tokens[t] = word % 9 == 0 ? 256 : static_cast<std::int32_t>('a' + word % 26);
-      counts[t] = static_cast<std::int32_t>(word >> 16 & 1U);
-    }
-    REQUIRE((*writer)->AddDocument({&tokens, 1}).ok());
-    REQUIRE((*mask)->AddDocument({&counts, 1}).ok());
-  }
-  REQUIRE((*writer)->Finish().ok());
-  if (with_mask) REQUIRE((*mask)->Finish().ok());
-}
 
 recipe::Recipe RecipeOf(const char* model, const TempDir& folder, std::vector<std::string> sets) {
   sets.insert(sets.begin(), {"data.paths=[\"" + folder / "text" + "\"]", "data.split=\"1\""});
@@ -85,7 +62,7 @@ TEST_CASE("loss masks: every layout gives the one-rank run's numbers") {
   }
 }
 
-// Means over two halves of the labels, each divided by a count of its own, give the mean over all of them.
+// Means over two parts of the labels, each divided by a count of its own, give the mean over all of them.
 TEST_CASE("loss masks: loss and gradients are means over the labels that count") {
   const TempDir folder;
   WriteDocuments(folder / "text", true);
@@ -95,7 +72,7 @@ TEST_CASE("loss masks: loss and gradients are means over the labels that count")
   const state::Device device = CpuDevice();
   const auto plan = driver::CompileRecipe(recipe, {.profile = device.profile});
   std::int64_t counted = 0;
-  const auto half = [&](int parity) {
+  const auto part = [&](int parity) {
     return TrainFor(
         recipe, plan, 1, device, [&, parity](const plan::Plan& of, std::int64_t) -> executor::Feed {
           const executor::Feed all = MakeFeed(of, *source, data::Split::kTrain, 0, {});
@@ -106,7 +83,7 @@ TEST_CASE("loss masks: loss and gradients are means over the labels that count")
             if (input != model::kLabels) return status;
             counted = 0;
             for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
-              if (i % 2 != parity) out[i] = -1;
+              if ((i % 3 == 0) != (parity == 0)) out[i] = -1;
               counted += out[i] >= 0 ? 1 : 0;
             }
             return status;
@@ -117,22 +94,22 @@ TEST_CASE("loss masks: loss and gradients are means over the labels that count")
           return feed;
         });
   };
-  const Trained even = half(0);
-  const auto evens = static_cast<double>(counted);
-  const Trained odd = half(1);
-  const auto odds = static_cast<double>(counted);
+  const Trained first = part(0);
+  const auto firsts = static_cast<double>(counted);
+  const Trained second = part(1);
+  const auto seconds = static_cast<double>(counted);
   const Trained all = TrainOnData(recipe, 1);
-  CHECK(evens != odds);
-  CHECK(evens + odds == static_cast<double>(*source->CountedLabels(data::Split::kTrain, 0, 8)));
-  CHECK(evens + odds < 100);
-  const auto mean = [&](double of_even, double of_odd) {
-    return (evens * of_even + odds * of_odd) / (evens + odds);
+  CHECK(firsts != seconds);
+  CHECK(firsts + seconds == static_cast<double>(*source->CountedLabels(data::Split::kTrain, 0, 8)));
+  CHECK(firsts + seconds < 100);
+  const auto mean = [&](double of_first, double of_second) {
+    return (firsts * of_first + seconds * of_second) / (firsts + seconds);
   };
-  CHECK(std::abs(mean(even.losses[0], odd.losses[0]) - all.losses[0]) <= kBound * all.losses[0]);
+  CHECK(std::abs(mean(first.losses[0], second.losses[0]) - all.losses[0]) <= kBound * all.losses[0]);
   for (size_t p = 0; p < all.names.size(); ++p) {
-    std::vector<float> expected = even.gradients[0][p];
+    std::vector<float> expected = first.gradients[0][p];
     for (size_t i = 0; i < expected.size(); ++i)
-      expected[i] = static_cast<float>(mean(even.gradients[0][p][i], odd.gradients[0][p][i]));
+      expected[i] = static_cast<float>(mean(first.gradients[0][p][i], second.gradients[0][p][i]));
     double scale = 0;
     const double difference = LargestDifference(expected, all.gradients[0][p], &scale);
     INFO(all.names[p]);
@@ -208,7 +185,7 @@ TEST_CASE("packing: a packed batch gives the loss and the gradients of its docum
 
 TEST_CASE("loss masks: a batch without a label that counts changes nothing by its gradient") {
   const TempDir folder;
-  std::vector<std::int32_t> tokens(200, 'a');
+  const std::vector<std::int32_t> tokens(200, 'a');
   const std::vector<std::int32_t> none(200, 0);
   for (const auto& [name, content, type] : {std::tuple("text", &tokens, data::TokenType::kU16),
                                             std::tuple("text_loss_mask", &none, data::TokenType::kU8)}) {
@@ -220,33 +197,6 @@ TEST_CASE("loss masks: a batch without a label that counts changes nothing by it
   const Trained trained = TrainOnData(RecipeOf(kLlamaLike, folder, {}), 1);
   CHECK(trained.losses[0] == 0);
   CHECK(trained.grad_norms[0] == 0);
-}
-
-// A run with all of it, killed and resumed: its metrics are those of one that was not.
-TEST_CASE("loss masks: a run with packing and masks evaluates, and goes on exactly") {
-  const TempDir folder;
-  WriteDocuments(folder / "text", true);
-  const std::vector<std::string> sets = {"data.documents=masked",    "data.packing=best_fit",
-                                         "data.tokenizer.kind=byte", "data.mask_end_of_document_loss=true",
-                                         "evaluation.interval=2",    "checkpoint.interval=2",
-                                         "parallelism.dp=2",         "training.micro_batch=2"};
-  MustRun(RunRecipe(folder, sets), folder / "whole");
-  MustRun(RunRecipe(folder, sets), folder / "parts");
-  for (const std::int64_t iteration : {4, 5})
-    std::filesystem::remove_all(checkpoint::IterationPath(CheckpointRoot(folder / "parts"), iteration));
-  CHECK(Contains(MustRun(RunRecipe(folder, sets), folder / "parts"), "after iteration 2"));
-  CHECK(TimelessMetrics(folder / "whole") == TimelessMetrics(folder / "parts"));
-  CHECK(Contains(TimelessMetrics(folder / "whole"), "validation_loss"));
-  // Other options are told.
-  std::vector<std::string> other = sets;
-  other.insert(other.end(), {"data.long_documents=drop", "data.mask_end_of_document_loss=false",
-                             "training.iterations=6", "checkpoint.interval=6"});
-  const RunResult told = MustRunAndNote(RunRecipe(folder, other), folder / "parts");
-  CHECK(Contains(told.notes + told.output, "data.long_documents: \"cut\" → \"drop\""));
-  CHECK(Contains(told.notes + told.output, "data.mask_end_of_document_loss: true → false"));
-  for (const nlohmann::json& line : LossMetrics(folder / "whole")) {
-    if (line.contains("loss")) CHECK(line.at("data_wait_ms").get<double>() >= 0);
-  }
 }
 
 }  // namespace engine::train::testing
