@@ -634,7 +634,7 @@ TEST_CASE("documents are rearranged to be filled in in the middle, as the sample
   recipe.data.fim.middle_token = "<hole>";
   recipe.provenance["data.fim.middle_token"].span = {"r.toml", 3, 1, 1};
   CHECK(OpenError(recipe) == "r.toml:3:1: error: data.fim.middle_token: " + (dir / "tokenizer.json") +
-                                 ": has no token \"<hole>\"");
+                                 " (tokenizer.json): has no token \"<hole>\"");
   recipe.data.fim.middle_token = "<mid>";
   WriteDataset(dir / "d_loss_mask", sequences, TokenType::kU8);
   CHECK(OpenError(recipe).find("data.fim.rate: rearranges documents, and ") != std::string::npos);
