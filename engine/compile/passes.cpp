@@ -198,7 +198,8 @@ absl::Status ParametersPass(Compilation* c) {
                                .weight = metric.weight,
                                .unit = made_by->unit,
                                .classes = metric.classes,
-                               .first = first_number});
+                               .first = first_number,
+                               .of_labels = metric.of_labels});
   }
   for (const ProgramGraph* program : c->programs()) {
     LinkParameters(program->logical, program->cut, &c->plan);

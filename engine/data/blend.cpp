@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine/base/status.h"
 
@@ -32,6 +33,86 @@ double PairwiseSum(std::span<const double> values) {
   for (; done < values.size(); ++done) sum += values[done];
   return sum;
 }
+
+// Finds the data set that lags most. Of 16 data sets at a time it remembers how far they lagged at most when it last looked; since then
+// that has grown by no more than the largest share a sample, and where that cannot reach the most of all it does not look.
+class Laggards {
+ public:
+  explicit Laggards(std::span<const double> shares)
+      : shares_(shares.begin(), shares.end()),
+        counts_(shares.size(), 0),
+        groups_((shares.size() + kSize - 1) / kSize) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      for (std::size_t k = g * kSize; k < End(g); ++k)
+        groups_[g].largest_share = std::max(groups_[g].largest_share, shares_[k]);
+      groups_[g].bound_at_0 = std::numeric_limits<double>::infinity();
+    }
+  }
+
+  // The first data set of those that lag most when `drawn` samples are; it is then one sample further.
+  std::pair<std::size_t, std::int64_t> Take(double drawn) {
+    // More than rounding moves a lag or a bound, of numbers up to `drawn`: four times 2^-53 · drawn.
+    const double slack = drawn * 1e-15 + 1e-12;
+    const auto bound = [&](const Group& group) {
+      return group.bound_at_0 + group.largest_share * drawn + slack;
+    };
+    std::size_t likely = 0;
+    for (std::size_t g = 1; g < groups_.size(); ++g) {
+      if (bound(groups_[g]) > bound(groups_[likely])) likely = g;
+    }
+    Seen best = Look(likely, drawn);
+    std::size_t of = likely;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      if (g == likely || bound(groups_[g]) < best.most) continue;
+      const Seen seen = Look(g, drawn);
+      if (seen.most < best.most || (seen.most == best.most && seen.set > best.set)) continue;
+      best = seen;
+      of = g;
+    }
+    Remember(of, std::max(best.second, best.most - 1), drawn);
+    return {best.set, counts_[best.set]++};
+  }
+
+ private:
+  static constexpr std::size_t kSize = 16;
+  struct Group {
+    double largest_share = 0;
+    double bound_at_0 = 0;  // of how far one of them lags, less what it grows by since sample 0
+  };
+  struct Seen {
+    std::size_t set = 0;  // the first of those that lag most
+    double most = 0;
+    double second = -std::numeric_limits<double>::infinity();  // how far the next one lags
+  };
+
+  std::size_t End(std::size_t group) const { return std::min((group + 1) * kSize, shares_.size()); }
+
+  Seen Look(std::size_t group, double drawn) {
+    const auto lag = [&](std::size_t k) { return shares_[k] * drawn - static_cast<double>(counts_[k]); };
+    Seen seen = {.set = group * kSize, .most = lag(group * kSize)};
+    for (std::size_t k = group * kSize + 1; k < End(group); ++k) {
+      const double of = lag(k);
+      if (of > seen.most) {
+        seen.second = seen.most;
+        seen.most = of;
+        seen.set = k;
+      } else {
+        seen.second = std::max(seen.second, of);
+      }
+    }
+    Remember(group, seen.most, drawn);
+    return seen;
+  }
+
+  // When `drawn` samples are, none of the group lags more than `most`.
+  void Remember(std::size_t group, double most, double drawn) {
+    groups_[group].bound_at_0 = most - groups_[group].largest_share * drawn;
+  }
+
+  std::vector<double> shares_;
+  std::vector<std::int64_t> counts_;
+  std::vector<Group> groups_;
+};
 
 }  // namespace
 
@@ -74,20 +155,11 @@ absl::StatusOr<BlendIndex> BuildBlendIndex(std::span<const double> weights, std:
   BlendIndex index;
   index.datasets.resize(static_cast<std::size_t>(size));
   index.samples.resize(static_cast<std::size_t>(size));
-  std::vector<std::int64_t> counts(shares.size(), 0);
+  Laggards laggards(shares);
   for (std::size_t i = 0; i < index.datasets.size(); ++i) {
-    const double drawn = std::max(static_cast<double>(i), 1.0);
-    std::size_t best = 0;
-    double largest_lag = shares[0] * drawn - static_cast<double>(counts[0]);
-    for (std::size_t k = 1; k < shares.size(); ++k) {
-      const double lag = shares[k] * drawn - static_cast<double>(counts[k]);
-      if (lag > largest_lag) {
-        largest_lag = lag;
-        best = k;
-      }
-    }
-    index.datasets[i] = static_cast<std::int16_t>(best);
-    index.samples[i] = counts[best]++;
+    const auto [set, sample] = laggards.Take(std::max(static_cast<double>(i), 1.0));
+    index.datasets[i] = static_cast<std::int16_t>(set);
+    index.samples[i] = sample;
   }
   return index;
 }

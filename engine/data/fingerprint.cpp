@@ -11,7 +11,6 @@
 namespace engine::data {
 namespace {
 
-constexpr std::size_t kBlocks = 256;
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 
 }  // namespace
@@ -26,15 +25,15 @@ std::string FingerprintOfAll(std::span<const std::byte> bytes) {
   return FingerprintOfAll(static_cast<std::int64_t>(bytes.size()), hasher.HexDigest());
 }
 
-std::string FingerprintOfBlocks(std::span<const std::byte> bytes) {
-  if (bytes.size() <= kBlocks * kBlockBytes) return FingerprintOfAll(bytes);
+std::string FingerprintOfBlocks(std::span<const std::byte> bytes, std::size_t blocks) {
+  if (bytes.size() <= blocks * kBlockBytes) return FingerprintOfAll(bytes);
   const std::size_t last = bytes.size() - kBlockBytes;
   Hasher hasher;
-  for (std::size_t i = 0; i < kBlocks; ++i) {
-    const std::size_t begin = last / (kBlocks - 1) * i + last % (kBlocks - 1) * i / (kBlocks - 1);
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const std::size_t begin = last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1);
     hasher.Update(bytes.data() + begin, kBlockBytes);
   }
-  return fmt::format("{} bytes, xxh3_128 of {} blocks {}", bytes.size(), kBlocks, hasher.HexDigest());
+  return fmt::format("{} bytes, xxh3_128 of {} blocks {}", bytes.size(), blocks, hasher.HexDigest());
 }
 
 Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source) {

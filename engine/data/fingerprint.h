@@ -22,7 +22,8 @@ using Fingerprints = std::map<std::string, std::string>;
 // evenly between; so it does not see a change that spares all of them and the size.
 std::string FingerprintOfAll(std::int64_t bytes, const std::string& xxh3_128);  // of bytes hashed elsewhere
 std::string FingerprintOfAll(std::span<const std::byte> bytes);
-std::string FingerprintOfBlocks(std::span<const std::byte> bytes);
+// `blocks`: as many instead, at least 2.
+std::string FingerprintOfBlocks(std::span<const std::byte> bytes, std::size_t blocks = 256);
 
 // Fingerprints of all files of the data sets, and of the tokenizer's files that can be read; training itself
 // needs only token ids, so a missing one is no error. The kind of tokenizer is in the recipe.

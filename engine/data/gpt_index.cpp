@@ -67,9 +67,14 @@ absl::StatusOr<Epochs> CountEpochs(std::int64_t tokens, const GptIndexOptions& o
                            WithThousands(kMaxPositions));
   }
   Epochs epochs;
-  epochs.count = std::max<std::int64_t>(1, CeilDiv(wanted * length + kExtraToken, tokens));
-  epochs.samples = (epochs.count * tokens - kExtraToken) / length;
-  if (epochs.count > 1) {
+  epochs.count = options.num_samples
+                     ? std::max<std::int64_t>(1, CeilDiv(wanted * length + kExtraToken, tokens))
+                     : options.epochs;
+  if (__builtin_mul_overflow(epochs.count, tokens, &epochs.samples)) {
+    return ResourceExhausted("{} epochs of {} tokens are more than 63 bits count", epochs.count, tokens);
+  }
+  epochs.samples = (epochs.samples - kExtraToken) / length;
+  if (options.num_samples && epochs.count > 1) {
     epochs.samples_before_last = ((epochs.count - 1) * tokens - kExtraToken) / length;
     const std::int64_t samples_of_last = wanted - epochs.samples_before_last;
     const std::int64_t samples_per_epoch = (tokens - kExtraToken) / length;

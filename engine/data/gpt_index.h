@@ -37,7 +37,8 @@ struct GptIndex {
 struct GptIndexOptions {
   SequenceRange range;                                     // sequences of the split
   std::int64_t sequence_length = 0;                        // tokens of a sample without its extra token
-  std::optional<std::int64_t> num_samples = std::nullopt;  // at least so many; nullopt: one epoch
+  std::optional<std::int64_t> num_samples = std::nullopt;  // at least so many; nullopt: `epochs`
+  std::int64_t epochs = 1;                                 // shuffled together
   std::uint32_t seed = 0;
 };
 

@@ -225,9 +225,9 @@ absl::StatusOr<TokenScan> IndexedDataset::Scan() const {
   return scan;
 }
 
-Fingerprints IndexedDataset::Fingerprint() const {
+Fingerprints IndexedDataset::Fingerprint(std::size_t blocks) const {
   return {{"data " + IdxPath(prefix_), FingerprintOfAll(idx_.bytes())},
-          {"data " + BinPath(prefix_), bin_.Fingerprint()}};
+          {"data " + BinPath(prefix_), bin_.Fingerprint(blocks)}};
 }
 
 std::int64_t IndexedDataset::SequenceOfToken(std::int64_t position) const {

@@ -72,8 +72,8 @@ class IndexedDataset {
   absl::StatusOr<TokenScan> Scan() const;
   // Sequence that holds token `position` of .bin.
   std::int64_t SequenceOfToken(std::int64_t position) const;
-  // Hashes all bytes of the .idx, and some blocks of the .bin.
-  Fingerprints Fingerprint() const;
+  // Hashes all bytes of the .idx, and so many blocks of the .bin.
+  Fingerprints Fingerprint(std::size_t blocks = 256) const;
 
   // Adds to counts[t] the number of tokens t in sequences [begin, end); tokens outside counts are an
   // invariant broken by the caller, who has scanned.

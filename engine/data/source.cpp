@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <numeric>
 
+#include "engine/base/parallel.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/data/entropy.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/missing_data.h"
 #include "engine/data/random_tokens.h"
 #include "engine/data/tokenizer.h"
@@ -16,6 +19,8 @@
 
 namespace engine::data {
 namespace {
+
+constexpr const char* kLossMaskSuffix = "_loss_mask";
 
 // The same failure, at the place of the recipe where `key` was given.
 absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const absl::Status& status,
@@ -43,13 +48,40 @@ absl::Status OutsideVocabulary(const IndexedDataset& dataset, std::int64_t token
 }
 
 absl::Status CheckTokens(const IndexedDataset& dataset, std::int64_t vocab) {
-  if (dataset.is_remote()) return absl::OkStatus();  // CheckPiece, as it is read
+  if (dataset.is_remote()) return absl::OkStatus();  // AppendPiece, as it is read
   ASSIGN_OR_RETURN(const TokenScan scan, dataset.Scan());
   if (scan.min >= 0 && scan.max < vocab) return absl::OkStatus();
   const std::int64_t token = scan.min < 0 ? scan.min : scan.max;
   const std::int64_t position = scan.min < 0 ? scan.first_min : scan.first_max;
   return OutsideVocabulary(dataset, token, dataset.SequenceOfToken(position),
                            fmt::format("{} of the file", position), vocab);
+}
+
+// The data sets that a split draws from, and the table of the recipe that names them.
+struct SplitSets {
+  const recipe::DataSets& sets;
+  std::string table;
+  bool whole;  // no other split has a part of them
+  std::span<const std::int64_t> epochs;
+
+  std::string key(std::string_view name) const { return fmt::format("{}.{}", table, name); }
+  // How often the split goes through the data set of that number, where the recipe says it.
+  std::optional<std::int64_t> EpochsOf(std::size_t set) const {
+    if (epochs.empty()) return std::nullopt;
+    return epochs[epochs.size() == 1 ? 0 : set];
+  }
+};
+
+SplitSets SetsOf(const recipe::Data& data, Split split) {
+  if (!data.per_split()) {
+    return {data, "data", false,
+            split == Split::kTrain ? std::span<const std::int64_t>(data.epochs)
+                                   : std::span<const std::int64_t>()};
+  }
+  const recipe::DataSets& sets = split == Split::kTrain   ? data.train
+                                 : split == Split::kValid ? data.validation
+                                                          : data.test;
+  return {sets, fmt::format("data.{}", Name(split)), true, sets.epochs};
 }
 
 struct Sizes {
@@ -74,10 +106,22 @@ absl::StatusOr<Sizes> RequestedSizes(const recipe::Recipe& recipe) {
 
 }  // namespace
 
-absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
+std::int32_t SampleTokens::Label(std::int64_t place, std::int64_t ahead) const {
+  const std::int64_t at = place + ahead;
+  if (at >= static_cast<std::int64_t>(tokens.size())) return -1;
+  if (!targets.empty() && targets[static_cast<std::size_t>(at)] == 0) return -1;
+  if (!pieces.empty()) {
+    const auto next = std::upper_bound(pieces.begin(), pieces.end(), static_cast<std::int32_t>(place));
+    if (next != pieces.end() && at >= *next) return -1;
+  }
+  return tokens[static_cast<std::size_t>(at)];
+}
+
+absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe, const std::string& index_folder) {
   Source source;
   source.sequence_length_ = recipe.data.sequence_length;
   source.vocab_ = recipe.model.vocab;
+  source.index_folder_ = recipe.data.index_cache.empty() ? index_folder : recipe.data.index_cache;
   if (recipe.training.seed < 0 || recipe.training.seed > std::numeric_limits<std::uint32_t>::max()) {
     return AtKey(recipe, "training.seed",
                  InvalidArgument("{} is not from 0 to 2^32 - 1, the range of the sample order's generator",
@@ -87,8 +131,19 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
   if (recipe.data.is_random()) {
     source.random_seed_ = static_cast<std::uint64_t>(recipe.training.seed);
   } else {
-    RETURN_IF_ERROR(source.OpenMembers(recipe));
+    source.packs_ = recipe.data.packs();
+    if (recipe.data.fim.rate > 0) {
+      std::string key;
+      absl::StatusOr<std::unique_ptr<MiddleFiller>> filler = MiddleFiller::Make(recipe, &key);
+      if (!filler.ok()) return AtKey(recipe, key, filler.status());
+      source.filler_ = *std::move(filler);
+    }
+    for (Split split : kSplits) RETURN_IF_ERROR(source.OpenMembers(recipe, split));
+    RETURN_IF_ERROR(source.CheckVocabulary(recipe));
   }
+  source.masks_loss_ = source.masks_end_of_document_ || source.packs_ || source.filler_ != nullptr ||
+                       std::any_of(source.members_.begin(), source.members_.end(),
+                                   [](const Member& m) { return m.mask.has_value(); });
   absl::StatusOr<Sizes> sizes = RequestedSizes(recipe);
   if (!sizes.ok()) return AtKey(recipe, "training.iterations", sizes.status());
   for (Split split : kSplits) {
@@ -104,15 +159,21 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
 }
 
 absl::Status Source::SetEndOfDocument(const recipe::Recipe& recipe) {
-  masks_documents_ = recipe.data.documents == "masked";
-  if (!masks_documents_ || recipe.data.is_random() || recipe.data.tokenizer.kind == "none")
-    return absl::OkStatus();
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(recipe.data.tokenizer);
+  const recipe::Data& data = recipe.data;
+  masks_documents_ = data.documents == "masked";
+  masks_end_of_document_ = data.mask_end_of_document_loss && !data.is_random();
+  const char* asks = masks_documents_         ? "documents = \"masked\""
+                     : masks_end_of_document_ ? "mask_end_of_document_loss"
+                     : data.fim.rate > 0      ? "fim.rate"
+                                              : nullptr;
+  if (asks == nullptr || data.is_random() || data.tokenizer.kind == "none") return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(data.tokenizer);
   if (!tokenizer.ok()) {
-    return AtKey(
-        recipe, "data.tokenizer.kind", tokenizer.status(),
-        "data.documents = \"masked\" asks it for its end-of-document token; with data.tokenizer.kind = "
-        "\"none\" documents end where sequences of the data set do");
+    return AtKey(recipe, "data.tokenizer.kind", tokenizer.status(),
+                 fmt::format("data.{} asks it for its end-of-document token{}", asks,
+                             masks_documents_ ? "; with data.tokenizer.kind = \"none\" documents end where "
+                                                "sequences of the data set do"
+                                              : ""));
   }
   end_of_document_ = (*tokenizer)->end_of_document();
   if (*end_of_document_ < recipe.model.vocab) return absl::OkStatus();
@@ -122,183 +183,369 @@ absl::Status Source::SetEndOfDocument(const recipe::Recipe& recipe) {
                "the tokenizer that made the data, or model.vocab of its size");
 }
 
-absl::Status Source::OpenMembers(const recipe::Recipe& recipe) {
-  const auto at_paths = [&](const absl::Status& status) { return AtKey(recipe, "data.paths", status); };
-  if (recipe.data.paths.empty()) return at_paths(InvalidArgument("names no data set"));
-  const std::size_t weights = recipe.data.weights.size();
-  if (weights != 0 && weights != recipe.data.paths.size()) {
-    return AtKey(recipe, "data.weights",
-                 InvalidArgument("{} weights for {} data sets; give one each, or none", weights,
-                                 recipe.data.paths.size()));
+absl::StatusOr<std::size_t> Source::OpenMember(const recipe::Recipe& recipe, const std::string& key,
+                                               const std::string& prefix) {
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (members_[m].dataset.prefix() == prefix) return m;
   }
-  const absl::StatusOr<std::array<double, 3>> shares = recipe::ParseSplit(recipe.data.split);
-  if (!shares.ok()) return AtKey(recipe, "data.split", shares.status());
-  const std::array<double, 4> book_ends = SplitBookEnds(*shares);
-  for (const std::string& path : recipe.data.paths) {
-    absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(path);
-    if (absl::IsNotFound(dataset.status())) {
-      return AtKey(recipe, "data.paths", dataset.status(), HintForMissingData(recipe, path));
+  absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(prefix);
+  if (absl::IsNotFound(dataset.status())) {
+    return AtKey(recipe, key, dataset.status(), HintForMissingData(recipe, prefix));
+  }
+  if (!dataset.ok()) return AtKey(recipe, key, dataset.status());
+  Member member = {.dataset = *std::move(dataset), .mask = std::nullopt, .ranges = {}};
+  has_remote_ = has_remote_ || member.dataset.is_remote();
+  RETURN_IF_ERROR(OpenMask(recipe, key, &member));
+  members_.push_back(std::move(member));
+  return members_.size() - 1;
+}
+
+absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& key, Member* member) const {
+  const std::string prefix = member->dataset.prefix() + kLossMaskSuffix;
+  const bool remote = member->dataset.is_remote();
+  std::error_code error;
+  if (!remote && !std::filesystem::exists(IdxPath(prefix), error) && !std::filesystem::exists(BinPath(prefix), error))
+    return absl::OkStatus();
+  const auto at_key = [&](const absl::Status& status, std::string hint = "") {
+    return AtKey(recipe, key, status, std::move(hint));
+  };
+  absl::StatusOr<IndexedDataset> mask = IndexedDataset::Open(prefix);
+  if (remote && absl::IsNotFound(mask.status())) return absl::OkStatus();
+  if (!mask.ok()) return at_key(WithContext(mask.status(), "the mask of the loss"));
+  const auto lengths = member->dataset.lengths();
+  if (mask->type() != TokenType::kU8) {
+    return at_key(
+        InvalidArgument("{}: a mask of the loss is of uint8, not {}", IdxPath(prefix), Name(mask->type())));
+  }
+  const auto [ours, theirs] =
+      std::mismatch(lengths.begin(), lengths.end(), mask->lengths().begin(), mask->lengths().end());
+  if (lengths.size() != mask->lengths().size()) {
+    return at_key(InvalidArgument("{} has {} sequences, and {} has {}", IdxPath(prefix),
+                                  mask->lengths().size(), IdxPath(member->dataset.prefix()), lengths.size()),
+                  "both of one `engine data build`");
+  }
+  if (ours != lengths.end()) {
+    return at_key(InvalidArgument("{}: sequence {} has {} numbers, and its {} has {} tokens", IdxPath(prefix),
+                                  ours - lengths.begin(), *theirs, IdxPath(member->dataset.prefix()), *ours),
+                  "both of one `engine data build`");
+  }
+  if (recipe.data.fim.rate > 0) {
+    return AtKey(
+        recipe, "data.fim.rate",
+        InvalidArgument("rearranges documents, and {} says which of their tokens count", IdxPath(prefix)),
+        "data.fim.rate = 0, or data sets without masks");
+  }
+  member->mask = *std::move(mask);
+  return absl::OkStatus();
+}
+
+// Larger data sets would take minutes; Read checks what it reads.
+absl::Status Source::CheckVocabulary(const recipe::Recipe& recipe) const {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+  std::int64_t bytes = 0;
+  for (const Member& member : members_) bytes += member.dataset.bin_bytes();
+  if (bytes > kMostBytes) return absl::OkStatus();
+  for (Split split : kSplits) {
+    for (const std::size_t m : order(split).members) {
+      if (absl::Status status = CheckTokens(members_[m].dataset, vocab_); !status.ok())
+        return AtKey(recipe, SetsOf(recipe.data, split).key("paths"), status);
     }
-    if (!dataset.ok()) return at_paths(dataset.status());
-    if (absl::Status status = CheckTokens(*dataset, vocab_); !status.ok()) return at_paths(status);
-    const std::array<SequenceRange, 3> ranges = SplitRanges(book_ends, dataset->sequences());
-    has_remote_ = has_remote_ || dataset->is_remote();
-    members_.push_back({*std::move(dataset), ranges});
+    if (!recipe.data.per_split()) break;  // all splits have the same ones
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Source::OpenMembers(const recipe::Recipe& recipe, Split split) {
+  const SplitSets of = SetsOf(recipe.data, split);
+  const std::vector<std::string>& paths = of.sets.paths;
+  const bool needed =
+      !of.whole || split == Split::kTrain || (split == Split::kValid && recipe.evaluation.interval > 0);
+  if (paths.empty()) {
+    return needed ? AtKey(recipe, of.key("paths"), InvalidArgument("names no data set")) : absl::OkStatus();
+  }
+  for (const auto& [name, count] : {std::pair("weights", of.sets.weights.size()),
+                                    std::pair("epochs", of.epochs.size() == 1 ? 0 : of.epochs.size())}) {
+    if (count == 0 || count == paths.size()) continue;
+    return AtKey(
+        recipe, of.key(name),
+        InvalidArgument("{} {} for {} data sets; give one each, or none", count, name, paths.size()));
+  }
+  if (!of.sets.weights.empty() && !of.epochs.empty()) {
+    return AtKey(recipe, of.key("epochs"), InvalidArgument("stands beside weights; give one of the two"));
+  }
+  std::array<double, 4> book_ends = {0, 1, 1, 1};
+  if (!of.whole) {
+    const absl::StatusOr<std::array<double, 3>> shares = recipe::ParseSplit(recipe.data.split);
+    if (!shares.ok()) return AtKey(recipe, "data.split", shares.status());
+    book_ends = SplitBookEnds(*shares);
+  }
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(const std::size_t m, OpenMember(recipe, of.key("paths"), path));
+    const std::array<SequenceRange, 3> ranges = SplitRanges(book_ends, members_[m].dataset.sequences());
+    const auto s = static_cast<std::size_t>(split);
+    members_[m].ranges[s] = ranges[of.whole ? 0 : s];
+    order(split).members.push_back(m);
   }
   return absl::OkStatus();
 }
 
 bool Source::HasOneSample(Split split) const {
-  return std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
-    const SequenceRange range = member.ranges[static_cast<std::size_t>(split)];
-    const std::int32_t* lengths = member.dataset.lengths().data();
-    return std::accumulate(lengths + range.begin, lengths + range.end, std::int64_t{0}) > sequence_length_;
-  });
+  const std::vector<std::size_t>& members = order(split).members;
+  return random_seed_ || (!members.empty() && std::all_of(members.begin(), members.end(), [&](std::size_t m) {
+           const SequenceRange range = members_[m].ranges[static_cast<std::size_t>(split)];
+           const std::int32_t* lengths = members_[m].dataset.lengths().data();
+           if (packs_)
+             return std::any_of(lengths + range.begin, lengths + range.end, [](auto n) { return n > 1; });
+           return std::accumulate(lengths + range.begin, lengths + range.end, std::int64_t{0}) >
+                  sequence_length_;
+         }));
 }
 
 absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split,
-                                  std::span<const std::optional<std::int64_t>> sizes) {
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    const GptIndexOptions options = {.range = members_[i].ranges[static_cast<std::size_t>(split)],
-                                     .sequence_length = sequence_length_,
-                                     .num_samples = sizes[i],
-                                     .seed = static_cast<std::uint32_t>(recipe.training.seed)};
-    absl::StatusOr<GptIndex> index = BuildGptIndex(members_[i].dataset.lengths(), options);
-    if (!index.ok()) {
-      const std::string context =
-          fmt::format("{} split (\"{}\") of {}", Name(split), recipe.data.split, recipe.data.paths[i]);
-      return AtKey(recipe, "data.paths", WithContext(index.status(), context));
+                                  std::span<const Extent> extents) {
+  const SplitSets of = SetsOf(recipe.data, split);
+  Order& order = this->order(split);
+  const std::size_t count = order.members.size();
+  std::vector<absl::StatusOr<SampleIndex>> built(count);
+  std::vector<std::string> notes(count);
+  ParallelPieces(HardwareThreads(), count, 1, [&](std::size_t i, std::size_t) {
+    const Member& member = members_[order.members[i]];
+    const SampleIndexOptions options = {.range = member.ranges[static_cast<std::size_t>(split)],
+                                        .sequence_length = sequence_length_,
+                                        .packs = packs_,
+                                        .drops_long = recipe.data.long_documents == "drop",
+                                        .num_samples = extents[i].samples,
+                                        .epochs = extents[i].epochs,
+                                        .seed = static_cast<std::uint32_t>(recipe.training.seed)};
+    built[i] = OpenSampleIndex(index_folder_, member.dataset.lengths(), options, &notes[i]);
+  });
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!built[i].ok()) {
+      const std::string part =
+          of.whole ? "data set" : fmt::format("{} split (\"{}\") of", Name(split), recipe.data.split);
+      const std::string& prefix = members_[order.members[i]].dataset.prefix();
+      return AtKey(recipe, of.key("paths"),
+                   WithContext(built[i].status(), fmt::format("{} {}", part, prefix)));
     }
-    order(split).indices.push_back(*std::move(index));
+    order.indices.push_back(*std::move(built[i]));
+    if (!notes[i].empty()) index_note_ = notes[i];
   }
   return absl::OkStatus();
 }
 
 absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::int64_t size) {
+  const SplitSets of = SetsOf(recipe.data, split);
   Order& order = this->order(split);
   order.size = size;
-  const std::size_t count = members_.size();
-  if (count == 1 && recipe.data.weights.empty()) {
-    order.shares = {1.0};
-    const std::optional<std::int64_t> exact = size;
-    return BuildIndices(recipe, split, {&exact, 1});
-  }
-  std::vector<std::optional<std::int64_t>> built(count);  // nullopt: one epoch
+  const std::size_t count = order.members.size();
+  std::vector<Extent> extents(count);
   std::int64_t length = 0;
-  if (!recipe.data.weights.empty()) {
-    absl::StatusOr<std::vector<double>> shares = NormalizeWeights(recipe.data.weights);
-    if (!shares.ok()) return AtKey(recipe, "data.weights", shares.status());
+  if (!of.sets.weights.empty()) {
+    absl::StatusOr<std::vector<double>> shares = NormalizeWeights(of.sets.weights);
+    if (!shares.ok()) return AtKey(recipe, of.key("weights"), shares.status());
     order.shares = *std::move(shares);
     for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t target = BlendTarget(size, order.shares[i]);
-      built[i] = BlendBuiltSize(target);
+      extents[i].samples = BlendBuiltSize(target);
       length += target;
     }
-    RETURN_IF_ERROR(BuildIndices(recipe, split, built));
+    RETURN_IF_ERROR(BuildIndices(recipe, split, extents));
   } else {
-    RETURN_IF_ERROR(BuildIndices(recipe, split, built));
-    for (const GptIndex& index : order.indices) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::optional<std::int64_t> epochs = of.EpochsOf(i);
+      if (epochs) extents[i].epochs = *epochs;
+      if (!epochs && count == 1) extents[i].samples = size;
+    }
+    RETURN_IF_ERROR(BuildIndices(recipe, split, extents));
+    for (const SampleIndex& index : order.indices) {
       order.shares.push_back(static_cast<double>(index.samples()));
       length += index.samples();
     }
     if (length < size) {
-      return AtKey(recipe, "data.paths",
-                   InvalidArgument("one epoch of the {} data sets has {} {} samples, the run needs {}; give "
-                                   "data.weights, so that they are repeated",
-                                   count, WithThousands(length), Name(split), WithThousands(size)));
+      const std::string have = of.epochs.empty() ? "one epoch" : "so many epochs";
+      return AtKey(
+          recipe, of.key(of.epochs.empty() ? "paths" : "epochs"),
+          InvalidArgument("{} of the {} has {} {} samples, the run needs {}; give {}", have,
+                          count == 1 ? "data set" : fmt::format("{} data sets", count), WithThousands(length),
+                          Name(split), WithThousands(size),
+                          of.epochs.empty() ? of.key("weights") + ", so that they are repeated"
+                                            : "more epochs, or training.iterations that they suffice for"));
     }
     length = size;
   }
-  absl::StatusOr<BlendIndex> blend = BuildBlendIndex(order.shares, length);
-  if (!blend.ok()) return AtKey(recipe, "data.weights", blend.status());
+  if (count == 1 && of.sets.weights.empty()) {
+    order.shares = {1.0};
+    return absl::OkStatus();
+  }
+  absl::StatusOr<BlendView> blend = OpenBlendIndex(index_folder_, order.shares, length, &index_note_);
+  if (!blend.ok()) return AtKey(recipe, of.key("weights"), blend.status());
   order.blend = *std::move(blend);
   const double total = std::accumulate(order.shares.begin(), order.shares.end(), 0.0);
   for (double& share : order.shares) share /= total;
   return absl::OkStatus();
 }
 
-absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const {
+std::pair<std::size_t, std::int64_t> Source::Locate(const Order& order, std::int64_t index) const {
+  if (!order.blend) return {0, index};
+  const auto i = static_cast<std::size_t>(index);
+  return {static_cast<std::size_t>(order.blend->datasets[i]), order.blend->samples[i]};
+}
+
+absl::Status Source::AppendPiece(const Member& member, const PackedPiece& piece, SampleTokens* sample) const {
+  const auto begin = sample->tokens.size();
+  const auto count = static_cast<std::size_t>(piece.tokens);
+  sample->tokens.resize(begin + count);
+  const std::span<std::int32_t> tokens = std::span(sample->tokens).subspan(begin);
+  RETURN_IF_ERROR(member.dataset.Read(piece.sequence, piece.offset, tokens));
+  const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
+  if (*least < 0 || *most >= vocab_) {
+    const auto wrong = *least < 0 ? least : most;
+    return DataLoss(
+        "{}: token {} (sequence {}, place {} in it) is outside the model's vocabulary, 0 to {}; the recipe's "
+        "tokenizer has not made this data set",
+        BinPath(member.dataset.prefix()), *wrong, piece.sequence, piece.offset + (wrong - tokens.begin()),
+        vocab_ - 1);
+  }
+  if (!masks_loss_) return absl::OkStatus();
+  sample->targets.resize(begin + count, 1);
+  if (!member.mask) return absl::OkStatus();
+  std::vector<std::int32_t> counts(count);
+  RETURN_IF_ERROR(member.mask->Read(piece.sequence, piece.offset, counts));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (counts[i] != 0 && counts[i] != 1) {
+      return DataLoss("{}: number {} (sequence {}, place {} in it) of a mask of the loss is neither 0 nor 1",
+                      BinPath(member.mask->prefix()), counts[i], piece.sequence,
+                      piece.offset + static_cast<std::int64_t>(i));
+    }
+    sample->targets[begin + i] = static_cast<std::uint8_t>(counts[i]);
+  }
+  return absl::OkStatus();
+}
+
+// `starts` and `pieces` are of the sample before, and then of what became of it.
+void Source::FillInMiddle(Split split, std::int64_t index, SampleTokens* sample) const {
+  SampleTokens filled;
+  filled.starts.clear();
+  std::vector<std::int32_t> document;
+  auto piece = sample->pieces.begin();
+  for (std::size_t d = 0; d < sample->starts.size(); ++d) {
+    const auto begin = sample->tokens.begin() + sample->starts[d];
+    auto end =
+        d + 1 < sample->starts.size() ? sample->tokens.begin() + sample->starts[d + 1] : sample->tokens.end();
+    if (piece != sample->pieces.end() && *piece == sample->starts[d]) {
+      filled.pieces.push_back(static_cast<std::int32_t>(filled.tokens.size()));
+      ++piece;
+    }
+    filled.starts.push_back(static_cast<std::int32_t>(filled.tokens.size()));
+    const bool ended = end != begin && end_of_document_ && *(end - 1) == *end_of_document_;
+    document.assign(begin, ended ? end - 1 : end);
+    filler_->Rearrange(split, index, static_cast<std::int64_t>(d), &document);
+    filled.tokens.insert(filled.tokens.end(), document.begin(), document.end());
+    if (ended) filled.tokens.push_back(*end_of_document_);
+  }
+  filled.targets.assign(filled.tokens.size(), 1);
+  *sample = std::move(filled);
+}
+
+void Source::MaskTargets(SampleTokens* sample) const {
+  if (!masks_loss_) return;
+  for (std::size_t t = 1; masks_end_of_document_ && t < sample->tokens.size(); ++t) {
+    if (sample->tokens[t - 1] == *end_of_document_) sample->targets[t] = 0;
+  }
+  for (const std::int32_t piece : sample->pieces) sample->targets[static_cast<std::size_t>(piece)] = 0;
+}
+
+absl::StatusOr<SampleTokens> Source::Read(Split split, std::int64_t index) const {
   const Order& order = this->order(split);
   if (index < 0 || index >= order.size) {
     return absl::OutOfRangeError(
         fmt::format("sample {} of the {} split, which has {}", index, Name(split), order.size));
   }
+  SampleTokens sample;
+  const auto room = static_cast<std::size_t>(sequence_length_) + 1;
+  if (random_seed_) {
+    sample.tokens.resize(room);
+    RandomSample(*random_seed_, split, index, vocab_, sample.tokens);
+    return sample;
+  }
+  const auto [set, number] = Locate(order, index);
+  const Member& member = members_[order.members[set]];
+  std::vector<PackedPiece> pieces;
+  order.indices[set].AppendPieces(number, member.dataset.lengths(), &pieces);
+  sample.tokens.reserve(room);
+  const auto start = [&](std::size_t place) {
+    if (static_cast<std::int32_t>(place) > sample.starts.back())
+      sample.starts.push_back(static_cast<std::int32_t>(place));
+  };
+  Prefetch(split, index, storage::When::kNow);  // all that has to come comes at once
+  for (const PackedPiece& piece : pieces) {
+    const std::size_t begin = sample.tokens.size();
+    start(begin);
+    if (packs_) sample.pieces.push_back(static_cast<std::int32_t>(begin));
+    RETURN_IF_ERROR(AppendPiece(member, piece, &sample));
+    if (!end_of_document_ || (!masks_documents_ && filler_ == nullptr)) continue;
+    for (std::size_t i = begin; i + 1 < sample.tokens.size(); ++i) {
+      if (sample.tokens[i] == *end_of_document_) start(i + 1);
+    }
+  }
+  if (filler_ != nullptr) FillInMiddle(split, index, &sample);
+  MaskTargets(&sample);
+  const auto beyond = [&](std::int32_t place, std::int64_t end) { return place >= end; };
+  if (sample.tokens.size() < room) start(sample.tokens.size());
+  sample.tokens.resize(room, 0);
+  if (masks_loss_) sample.targets.resize(room, 0);
+  std::erase_if(sample.starts, [&](std::int32_t place) { return beyond(place, sequence_length_); });
+  std::erase_if(sample.pieces, [&](std::int32_t place) { return beyond(place, sequence_length_ + 1); });
+  if (!masks_documents_) sample.starts = {0};
+  return sample;
+}
+
+absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const {
   if (static_cast<std::int64_t>(out.size()) != sequence_length_ + 1) {
     return InvalidArgument("a sample has {} tokens, not {}", sequence_length_ + 1, out.size());
   }
-  if (random_seed_) {
-    RandomSample(*random_seed_, split, index, vocab_, out);
-    return absl::OkStatus();
-  }
-  const std::vector<Piece> pieces = PiecesOf(split, index, out.size());
-  for (const Piece& piece : pieces)  // all that have to come come at once
-    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, storage::When::kNow);
-  for (const Piece& piece : pieces) {
-    const std::span<std::int32_t> tokens = out.first(piece.tokens);
-    RETURN_IF_ERROR(piece.dataset->Read(piece.sequence, piece.offset, tokens));
-    if (piece.dataset->is_remote()) RETURN_IF_ERROR(CheckPiece(piece, tokens));
-    out = out.subspan(piece.tokens);
-  }
+  ASSIGN_OR_RETURN(const SampleTokens sample, Read(split, index));
+  std::copy(sample.tokens.begin(), sample.tokens.end(), out.begin());
   return absl::OkStatus();
-}
-
-absl::Status Source::CheckPiece(const Piece& piece, std::span<const std::int32_t> tokens) const {
-  const auto wrong = std::find_if(tokens.begin(), tokens.end(),
-                                  [this](std::int64_t token) { return token < 0 || token >= vocab_; });
-  if (wrong == tokens.end()) return absl::OkStatus();
-  return OutsideVocabulary(*piece.dataset, *wrong, piece.sequence,
-                           fmt::format("{} of the sequence", piece.offset + (wrong - tokens.begin())),
-                           vocab_);
 }
 
 void Source::Prefetch(Split split, std::int64_t index, storage::When when) const {
   if (!has_remote_ || index < 0 || index >= size(split)) return;
-  for (const Piece& piece : PiecesOf(split, index, static_cast<std::size_t>(sequence_length_) + 1))
-    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, when);
-}
-
-std::vector<Source::Piece> Source::PiecesOf(Split split, std::int64_t index, std::size_t tokens) const {
   const Order& order = this->order(split);
-  std::size_t member = 0;
-  auto sample = static_cast<std::size_t>(index);
-  if (order.blend.has_value()) {
-    member = static_cast<std::size_t>(order.blend->datasets[sample]);
-    sample = static_cast<std::size_t>(order.blend->samples[sample]);
+  const auto [set, number] = Locate(order, index);
+  const Member& member = members_[order.members[set]];
+  std::vector<PackedPiece> pieces;
+  order.indices[set].AppendPieces(number, member.dataset.lengths(), &pieces);
+  for (const PackedPiece& piece : pieces) {
+    const auto tokens = static_cast<std::size_t>(piece.tokens);
+    member.dataset.Prefetch(piece.sequence, piece.offset, tokens, when);
+    if (member.mask) member.mask->Prefetch(piece.sequence, piece.offset, tokens, when);
   }
-  const GptIndex& indices = order.indices[member];
-  ENGINE_CHECK(sample < indices.shuffle.size(), "sample {} of {} in data set {}", sample,
-               indices.shuffle.size(), member);
-  const IndexedDataset& dataset = members_[member].dataset;
-  SampleStart at = indices.starts[indices.shuffle[sample]];
-  std::vector<Piece> pieces;
-  while (tokens > 0) {
-    const std::int64_t sequence = indices.documents[at.position];
-    const std::int64_t available = dataset.lengths()[static_cast<std::size_t>(sequence)] - at.offset;
-    const std::size_t taken = std::min(tokens, static_cast<std::size_t>(available));
-    if (taken > 0) pieces.push_back({&dataset, sequence, at.offset, taken});
-    tokens -= taken;
-    at = {at.position + 1, 0};
-  }
-  return pieces;
 }
 
-std::vector<std::int32_t> Source::DocumentStarts(Split split, std::int64_t index,
-                                                 std::span<const std::int32_t> sample) const {
-  std::vector<std::int32_t> starts = {0};
-  if (!masks_documents_ || random_seed_) return starts;
-  const auto add = [&](std::size_t place) {  // the last token is a label alone
-    const auto start = static_cast<std::int32_t>(place);
-    if (start < sequence_length_ && start > starts.back()) starts.push_back(start);
-  };
-  std::size_t begin = 0;
-  for (const Piece& piece : PiecesOf(split, index, sample.size())) {
-    add(begin);
-    for (std::size_t i = begin; end_of_document_ && i < begin + piece.tokens; ++i) {
-      if (sample[i] == *end_of_document_) add(i + 1);
+absl::StatusOr<std::int64_t> Source::CountedLabels(Split split, std::int64_t first,
+                                                   std::int64_t count) const {
+  if (!masks_loss_) return count * sequence_length_;
+  const bool by_index = !masks_end_of_document_ && filler_ == nullptr;
+  std::int64_t counted = 0;
+  std::vector<PackedPiece> pieces;
+  for (std::int64_t index = first; index < first + count; ++index) {
+    if (by_index && index < size(split)) {
+      const Order& order = this->order(split);
+      const auto [set, number] = Locate(order, index);
+      const Member& member = members_[order.members[set]];
+      if (!member.mask) {
+        pieces.clear();
+        if (packs_) order.indices[set].AppendPieces(number, member.dataset.lengths(), &pieces);
+        for (const PackedPiece& piece : pieces) counted += piece.tokens - 1;
+        if (!packs_) counted += sequence_length_;
+        continue;
+      }
     }
-    begin += piece.tokens;
+    ASSIGN_OR_RETURN(const SampleTokens sample, Read(split, index));
+    counted += std::count(sample.targets.begin() + 1, sample.targets.end(), 1);
   }
-  return starts;
+  return counted;
 }
 
 absl::StatusOr<double> Source::UnigramEntropy() const {
@@ -307,9 +554,10 @@ absl::StatusOr<double> Source::UnigramEntropy() const {
   std::vector<double> mixture(static_cast<std::size_t>(vocab_), 0.0);
   std::vector<std::int64_t> counts(mixture.size());
   for (std::size_t i = 0; i < train.indices.size(); ++i) {
-    const SequenceRange range = members_[i].ranges[static_cast<std::size_t>(Split::kTrain)];
+    const Member& member = members_[train.members[i]];
+    const SequenceRange range = member.ranges[static_cast<std::size_t>(Split::kTrain)];
     std::fill(counts.begin(), counts.end(), 0);
-    RETURN_IF_ERROR(members_[i].dataset.CountTokens(range.begin, range.end, counts));
+    RETURN_IF_ERROR(member.dataset.CountTokens(range.begin, range.end, counts));
     const double scale = train.shares[i] / static_cast<double>(train.indices[i].tokens_per_epoch);
     for (std::size_t token = 0; token < counts.size(); ++token) {
       mixture[token] += scale * static_cast<double>(counts[token]);
@@ -319,8 +567,15 @@ absl::StatusOr<double> Source::UnigramEntropy() const {
 }
 
 Fingerprints Source::Fingerprint() const {
+  // Of up to 16 data sets 16 MiB each; of more some 64 MiB together, so that a thousand take seconds.
+  const std::size_t blocks = members_.size() <= 16 ? 256 : std::max<std::size_t>(2, 1024 / members_.size());
+  std::vector<Fingerprints> of_member(members_.size());
+  ParallelPieces(HardwareThreads(), members_.size(), 1, [&](std::size_t m, std::size_t) {
+    of_member[m] = members_[m].dataset.Fingerprint(blocks);
+    if (members_[m].mask) of_member[m].merge(members_[m].mask->Fingerprint(blocks));
+  });
   Fingerprints fingerprints;
-  for (const Member& member : members_) fingerprints.merge(member.dataset.Fingerprint());
+  for (Fingerprints& of : of_member) fingerprints.merge(of);
   if (end_of_document_) fingerprints["end-of-document token"] = fmt::format("{}", *end_of_document_);
   return fingerprints;
 }
@@ -336,23 +591,36 @@ std::string Source::Summary() const {
     text += fmt::format("data set {}: {} tokens ({}) in {} sequences\n", dataset.prefix(),
                         WithThousands(dataset.tokens()), Name(dataset.type()),
                         WithThousands(dataset.sequences()));
+    if (member.mask) text += fmt::format("  {} says which count in the loss\n", member.mask->prefix());
   }
+  if (!index_note_.empty()) text += index_note_ + "\n";
   if (masks_documents_) {
     text += random_seed_ ? "documents: each sample is one\n"
             : end_of_document_
                 ? fmt::format("documents end where sequences do, and behind token {}\n", *end_of_document_)
                 : "documents end where sequences do\n";
   }
+  if (masks_end_of_document_)
+    text += fmt::format("what is predicted behind token {} does not count in the loss\n", *end_of_document_);
   for (Split split : kSplits) {
     const Order& order = this->order(split);
     text += fmt::format("{}: {} samples of {} + 1 tokens", Name(split), WithThousands(order.size),
                         sequence_length_);
     for (std::size_t i = 0; i < order.indices.size(); ++i) {
-      const GptIndex& index = order.indices[i];
+      const SampleIndex& index = order.indices[i];
       const std::string share =
           order.blend.has_value() ? fmt::format("{:.1f} % ", 100 * order.shares[i]) : "";
       text += fmt::format("{} {}from {} {} of {} tokens", i == 0 ? "," : ";", share, index.epochs,
                           index.epochs == 1 ? "epoch" : "epochs", WithThousands(index.tokens_per_epoch));
+      if (!index.packed) continue;
+      const auto packs = static_cast<std::int64_t>(index.packs.size()) - 1;
+      text += fmt::format(", {} pieces of documents in {} samples ({:.1f} % padding)",
+                          WithThousands(index.facts.pieces), WithThousands(packs),
+                          100 - 100.0 * static_cast<double>(index.facts.tokens) /
+                                    static_cast<double>(packs * (sequence_length_ + 1)));
+      if (index.facts.cut > 0) text += fmt::format(", {} documents cut", WithThousands(index.facts.cut));
+      if (index.facts.dropped > 0)
+        text += fmt::format(", {} documents left out", WithThousands(index.facts.dropped));
     }
     text += '\n';
   }

@@ -1,21 +1,31 @@
 // The samples of a training run: every data set of the recipe, opened and checked before the first iteration,
 // in an order that depends on the recipe alone; or random tokens (random_tokens.h). So the position in the
 // data is one integer, the number of samples consumed.
+//
+// Splits are ranges of the same data sets (data.paths and data.split), or have data sets of their own, used whole
+// ([data.train], [data.validation], [data.test]). The order of one data set is sample_index.h's, and blend.h's deals
+// several out.
+//
+// A data set PREFIX may have a mask of the loss beside it, the data set PREFIX_loss_mask of the type uint8, whose sequences are as long
+// as its own: 1 where a token counts in the loss as what is predicted, 0 where it does not.
 #pragma once
 
 #include <absl/status/statusor.h>
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "engine/data/blend.h"
+#include "engine/data/fill_in_middle.h"
 #include "engine/data/fingerprint.h"
-#include "engine/data/gpt_index.h"
+#include "engine/data/index_cache.h"
 #include "engine/data/indexed_dataset.h"
+#include "engine/data/sample_index.h"
 #include "engine/data/split.h"
 #include "engine/recipe/recipe.h"
 
@@ -29,40 +39,66 @@ constexpr std::int64_t FirstSample(std::int64_t iteration_base, std::int64_t mic
   return iteration_base + (microbatch * replicas + rank) * micro_batch;
 }
 
+// What a sample consists of.
+struct SampleTokens {
+  // sequence_length() + 1: inputs are all but the last, labels all but the first.
+  std::vector<std::int32_t> tokens;
+  // Where documents begin: ascending places of `tokens`, the first of them 0, but not the last place, which is a label alone. A
+  // document ends where a sequence of the data set does, and behind each end-of-document token of the recipe's tokenizer, where it has
+  // one; that token belongs to the document that it ends. Padding is a document too. A sample of random tokens is one document, and so is
+  // every sample where documents are not masked (data.documents).
+  std::vector<std::int32_t> starts = {0};
+  // Of each token, whether it counts in the loss as what is predicted: not where a mask of the loss says so, behind an
+  // end-of-document token (data.mask_end_of_document_loss), at the beginning of a packed document, in padding. Empty: all do.
+  std::vector<std::uint8_t> targets;
+  // Of a packed sample: where what was put together begins, ascending places. No token of one piece is predicted from another.
+  // Empty of other samples.
+  std::vector<std::int32_t> pieces;
+
+  // What place `place` of the inputs is to predict, `ahead` tokens further on (1: the next): −1 where that does not count, or is
+  // beyond the sample.
+  std::int32_t Label(std::int64_t place, std::int64_t ahead) const;
+};
+
 class Source {
  public:
   // Opens [data] of the recipe. Checks all index files, that every token is below model.vocab (one pass over
-  // the .bin files; tokens of remote ones are checked when Sample reads them), and that each split that will be used has its samples:
+  // the .bin files where these have less than 1 GiB together; else each sample is checked when it is read), and that each
+  // split that will be used has its samples:
   // train: Recipe::samples; validation: (iterations / evaluation.interval + 1) ×
   // evaluation.iterations × global_batch, or 0 without evaluation; test: evaluation.iterations ×
   // global_batch, or 0 without evaluation or where the split has too little text. A failure is located at the
   // recipe's key. Random tokens (data.source) need no files, and every split has as many as are asked for.
-  static absl::StatusOr<Source> Open(const recipe::Recipe& recipe);
+  // `index_folder`: where indices are kept (index_cache.h), if data.index_cache names none; empty: nowhere.
+  static absl::StatusOr<Source> Open(const recipe::Recipe& recipe, const std::string& index_folder = "");
 
-  // Writes sample `index` of [0, size(split)) to `out`, sequence_length() + 1 tokens: inputs are all but the
-  // last, labels all but the first. A pure function; safe to call from many threads.
+  // Sample `index` of [0, size(split)). A pure function; safe to call from many threads. An error is one of the
+  // data: a token outside of the vocabulary, a mask that is neither 0 nor 1.
+  absl::StatusOr<SampleTokens> Read(Split split, std::int64_t index) const;
+
+  // Its tokens alone, sequence_length() + 1.
   absl::Status Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const;
   // Sample `index` will be read: what of it lies on a server is asked for, before or behind what is already to be asked for. Returns
   // at once; an index outside of the split is none.
   void Prefetch(Split split, std::int64_t index, storage::When when) const;
 
-  // Where documents begin in a sample: ascending places of its tokens, the first of them 0. A document ends where a
-  // sequence of the data set does, and behind each end-of-document token of the recipe's tokenizer, where it has one; that
-  // token belongs to the document that it ends. A sample of random tokens is one document, and so is every sample where
-  // documents are not masked (data.documents). `sample` are the tokens that Sample wrote.
-  std::vector<std::int32_t> DocumentStarts(Split split, std::int64_t index,
-                                           std::span<const std::int32_t> sample) const;
+  // How many labels of samples [first, first + count) count in the loss, of count × sequence_length(). Reads them all where
+  // more than packing decides.
+  absl::StatusOr<std::int64_t> CountedLabels(Split split, std::int64_t first, std::int64_t count) const;
 
   std::int64_t size(Split split) const { return order(split).size; }
   std::int64_t sequence_length() const { return sequence_length_; }
   bool masks_documents() const { return masks_documents_; }
+  // Whether some labels may not count.
+  bool masks_loss() const { return masks_loss_; }
 
   // Nats per token of the unigram distribution of the train split (of a blend: of the mixture): what a model
   // that knows only the frequencies of tokens would lose. Computed from the data set; ln(vocab) of random
   // tokens.
   absl::StatusOr<double> UnigramEntropy() const;
 
-  // One fingerprint for each file of the data sets, and the token behind which documents end where they are masked.
+  // One fingerprint for each file of the data sets and their masks, and the token behind which documents end where that
+  // matters.
   Fingerprints Fingerprint() const;
 
   // A few lines for people: data sets, splits, epochs.
@@ -71,40 +107,50 @@ class Source {
  private:
   struct Member {  // one data set
     IndexedDataset dataset;
+    std::optional<IndexedDataset> mask;  // of the loss
     std::array<SequenceRange, 3> ranges;
   };
   struct Order {  // of one split
     std::int64_t size = 0;
-    std::vector<GptIndex> indices;    // one per member
-    std::vector<double> shares;       // of the mixture, one per member, summing to 1
-    std::optional<BlendIndex> blend;  // which member's sample; nullopt: the only member's, in order
+    std::vector<std::size_t> members;  // that it draws from
+    std::vector<SampleIndex> indices;  // one per member, as all below
+    std::vector<double> shares;        // of the mixture, summing to 1
+    std::optional<BlendView> blend;    // which member's sample; nullopt: the only member's, in order
+  };
+  // How much of a data set an index is built for: so many samples, or epochs.
+  struct Extent {
+    std::optional<std::int64_t> samples;
+    std::int64_t epochs = 1;
   };
 
-  // A piece of a sample that is of one sequence of a data set.
-  struct Piece {
-    const IndexedDataset* dataset;
-    std::int64_t sequence, offset;
-    std::size_t tokens;
-  };
-
-  // Those of a sample of `tokens` tokens, which is not random.
-  std::vector<Piece> PiecesOf(Split split, std::int64_t index, std::size_t tokens) const;
-  // That all tokens of a piece are below model.vocab.
-  absl::Status CheckPiece(const Piece& piece, std::span<const std::int32_t> tokens) const;
   absl::Status SetEndOfDocument(const recipe::Recipe& recipe);
-  absl::Status OpenMembers(const recipe::Recipe& recipe);
+  absl::Status OpenMembers(const recipe::Recipe& recipe, Split split);
+  absl::StatusOr<std::size_t> OpenMember(const recipe::Recipe& recipe, const std::string& key,
+                                         const std::string& prefix);
+  absl::Status OpenMask(const recipe::Recipe& recipe, const std::string& key, Member* member) const;
+  absl::Status CheckVocabulary(const recipe::Recipe& recipe) const;
   absl::Status BuildOrder(const recipe::Recipe& recipe, Split split, std::int64_t size);
-  absl::Status BuildIndices(const recipe::Recipe& recipe, Split split,
-                            std::span<const std::optional<std::int64_t>> sizes);
+  absl::Status BuildIndices(const recipe::Recipe& recipe, Split split, std::span<const Extent> extents);
   bool HasOneSample(Split split) const;
+  // Which member of the split the sample is of, and its number there.
+  std::pair<std::size_t, std::int64_t> Locate(const Order& order, std::int64_t index) const;
+  absl::Status AppendPiece(const Member& member, const PackedPiece& piece, SampleTokens* sample) const;
+  void FillInMiddle(Split split, std::int64_t index, SampleTokens* sample) const;
+  void MaskTargets(SampleTokens* sample) const;
   const Order& order(Split split) const { return orders_[static_cast<std::size_t>(split)]; }
   Order& order(Split split) { return orders_[static_cast<std::size_t>(split)]; }
 
   std::int64_t sequence_length_ = 0;
   std::int64_t vocab_ = 0;
   bool masks_documents_ = false;
-  bool has_remote_ = false;                      // some data set is read from a server
-  std::optional<std::int32_t> end_of_document_;  // where documents are masked; nullopt: no token is one
+  bool has_remote_ = false;             // some data set is read from a server
+  bool masks_end_of_document_ = false;  // in the loss
+  bool masks_loss_ = false;
+  bool packs_ = false;
+  std::string index_folder_;                     // empty: none
+  std::string index_note_;                       // of index_cache.h
+  std::optional<std::int32_t> end_of_document_;  // where it matters; nullopt: no token is one
+  std::unique_ptr<MiddleFiller> filler_;         // null: documents stay as they are
   std::optional<std::uint64_t> random_seed_;     // of random tokens; then there are no members
   std::vector<Member> members_;
   std::array<Order, 3> orders_;

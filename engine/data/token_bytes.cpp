@@ -54,8 +54,8 @@ void TokenBytes::Prefetch(std::int64_t offset, std::int64_t bytes, storage::When
   if (remote_) remote_->Prefetch(bytes, offset, when);
 }
 
-std::string TokenBytes::Fingerprint() const {
-  if (!remote_) return FingerprintOfBlocks(file_->bytes());
+std::string TokenBytes::Fingerprint(std::size_t blocks) const {
+  if (!remote_) return FingerprintOfBlocks(file_->bytes(), blocks);
   return fmt::format("{} bytes, version {}", size(), Shown(remote_->object().version()));
 }
 

@@ -30,8 +30,8 @@ class TokenBytes {
   // Bytes that will be visited soon. Returns at once.
   void Prefetch(std::int64_t offset, std::int64_t bytes, storage::When when) const;
 
-  // FingerprintOfBlocks of a file; of an object its size and version, which a server tells without giving its bytes.
-  std::string Fingerprint() const;
+  // FingerprintOfBlocks of a file, of so many; of an object its size and version, which a server tells without giving its bytes.
+  std::string Fingerprint(std::size_t blocks) const;
 
  private:
   std::optional<MappedFile> file_;

@@ -36,7 +36,7 @@ void EvaluationRuns(const AdviceSubject& s) {
                   fmt::format("evaluation.interval {} is never reached in {} iterations", interval,
                               s.recipe.iterations()),
                   fmt::format("an interval of at most {}", s.recipe.iterations()));
-  } else if (interval == 0 && s.is_long() && !s.recipe.data.is_random() &&
+  } else if (interval == 0 && s.is_long() && !s.recipe.data.is_random() && !s.recipe.data.per_split() &&
              (*recipe::ParseSplit(s.recipe.data.split))[1] > 0) {
     s.report.Warn("W402", {"evaluation.interval", LengthKey(s.recipe)},
                   fmt::format("split \"{}\" sets validation data aside, and evaluation.interval is 0",

@@ -261,13 +261,22 @@ void BatchGetsWhole(const AdviceSubject& s) {
 }
 
 void DataIsNotRepeated(const AdviceSubject& s) {
-  if (s.recipe.data.is_random()) return;
-  std::set<std::string> seen;
-  for (const std::string& path : s.recipe.data.paths) {
-    if (seen.insert(path).second) continue;
-    s.report.Warn("W314", {"data.paths"}, fmt::format("data.paths has \"{}\" twice", path),
-                  "each path once, with data.weights where one is to count more");
-    return;
+  const recipe::Data& data = s.recipe.data;
+  if (data.is_random()) return;
+  const std::initializer_list<std::pair<const char*, const recipe::DataSets*>> lists = {
+      {"data", &data},
+      {"data.train", &data.train},
+      {"data.validation", &data.validation},
+      {"data.test", &data.test}};
+  for (const auto& [table, sets] : lists) {
+    std::set<std::string> seen;
+    for (const std::string& path : sets->paths) {
+      if (seen.insert(path).second) continue;
+      const std::string key = fmt::format("{}.paths", table);
+      s.report.Warn("W314", {key}, fmt::format("{} has \"{}\" twice", key, path),
+                    fmt::format("each path once, with {}.weights where one is to count more", table));
+      break;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include "engine/executor/prepared.h"
@@ -101,6 +102,11 @@ absl::Status RankExecutor::FillIncoming(std::int32_t program, const FeedFunction
     if (bytes > 0) RETURN_IF_ERROR(backend_->Stage(Address(chunk.incoming, nullptr, -1), host.data(), bytes));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> RankExecutor::ReadInputs(std::int32_t program, const Feed& feed) {
+  RETURN_IF_ERROR(FillIncoming(program, feed.inputs));
+  return feed.label_factor ? feed.label_factor() : 1.0;
 }
 
 absl::Status RankExecutor::TakeIncoming() {
@@ -228,10 +234,10 @@ KernelContext RankExecutor::Context(std::int64_t iteration) const {
   return context;
 }
 
-void RankExecutor::Prefetch(FeedFunction feed, std::int32_t program) {
+void RankExecutor::Prefetch(Feed feed, std::int32_t program) {
   prefetched_ = Resolve(program);
   prefetch_ = std::async(std::launch::async,
-                         [this, feed = std::move(feed)] { return FillIncoming(prefetched_, feed); });
+                         [this, feed = std::move(feed)] { return ReadInputs(prefetched_, feed); });
 }
 
 absl::Status RankExecutor::SetSteps(std::int64_t steps) {
@@ -240,13 +246,16 @@ absl::Status RankExecutor::SetSteps(std::int64_t steps) {
                          sizeof(value));
 }
 
-absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates,
-                                  const FeedFunction& feed, std::int32_t program) {
+absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates, const Feed& feed,
+                                  std::int32_t program) {
   program = Resolve(program);
   ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
   ENGINE_CHECK(!prefetch_.valid() || prefetched_ == program, "inputs of another program were read ahead");
   RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationBegins));
-  RETURN_IF_ERROR(prefetch_.valid() ? prefetch_.get() : FillIncoming(program, feed));
+  const auto asked = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(const double label_factor,
+                   prefetch_.valid() ? prefetch_.get() : ReadInputs(program, feed));
+  const std::chrono::duration<double, std::milli> waited = std::chrono::steady_clock::now() - asked;
   RETURN_IF_ERROR(TakeIncoming());
   std::byte* const control = Address(stage_.control, nullptr, -1);
   const double number = static_cast<double>(iteration);
@@ -256,9 +265,11 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
   RETURN_IF_ERROR(backend_->Write(control + plan::kKnownSteps * sizeof(double), offer, sizeof(offer)));
   const double factor = plan_.GradientFactor(program);
   RETURN_IF_ERROR(backend_->Write(control + plan::kGradientFactor * sizeof(double), &factor, sizeof(factor)));
+  RETURN_IF_ERROR(
+      backend_->Write(control + plan::kLabelFactor * sizeof(double), &label_factor, sizeof(label_factor)));
   RETURN_IF_ERROR(RunOrReplay(program, Context(iteration)));
   RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationEnds));
-  Results results{.follows = !started_.empty()};
+  Results results{.follows = !started_.empty(), .label_factor = label_factor, .data_wait_ms = waited.count()};
   ASSIGN_OR_RETURN(results.scalars,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
   ASSIGN_OR_RETURN(results.control, backend_->Read(control, stage_.control.bytes()));
@@ -267,10 +278,13 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
   return absl::OkStatus();
 }
 
-std::vector<double> RankExecutor::MetricSums(const std::vector<double>& scalars) const {
+std::vector<double> RankExecutor::MetricSums(const std::vector<double>& scalars, double label_factor) const {
   std::vector<double> sums;
   for (std::int64_t n = 0; n < plan_.numbers(); ++n)
     sums.push_back(scalars[static_cast<size_t>(plan::ScalarOf(n))]);
+  for (const plan::PlanMetric& metric : plan_.metrics) {
+    if (metric.of_labels) sums[static_cast<size_t>(metric.first)] *= label_factor;
+  }
   return sums;
 }
 
@@ -289,18 +303,19 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
   ended_ns_ = times_ns[backend::kIterationEnds];
   constexpr double kNsPerMs = 1e6;
   return IterationResult{
-      .sums = MetricSums(scalars),
+      .sums = MetricSums(scalars, results.label_factor),
       .grad_norm = control[plan::kGradientNorm],
       .learning_rate = control[plan::kLearningRate],
       .steps = static_cast<std::int64_t>(control[plan::kStep]),
       .skipped = static_cast<std::int64_t>(control[plan::kSkipped]),
       .loss_scale = control[plan::kLossScale],
       .elapsed_ms = static_cast<double>(ended_ns_ - followed_ns) / kNsPerMs,
-      .busy_ms = static_cast<double>(times_ns[backend::kUpdateBegins] - began_ns) / kNsPerMs};
+      .busy_ms = static_cast<double>(times_ns[backend::kUpdateBegins] - began_ns) / kNsPerMs,
+      .data_wait_ms = results.data_wait_ms};
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,
-                                                    const LearningRates& rates, const FeedFunction& feed,
+                                                    const LearningRates& rates, const Feed& feed,
                                                     std::int32_t program) {
   RETURN_IF_ERROR(SetSteps(step - 1));
   RETURN_IF_ERROR(Launch(iteration, rates, feed, program));
@@ -309,8 +324,7 @@ absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std:
 
 absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_t iteration,
                                                                      const LearningRates& rates,
-                                                                     const FeedFunction& feed,
-                                                                     std::int32_t program) {
+                                                                     const Feed& feed, std::int32_t program) {
   std::vector<Marked> marked;
   Recorded& of_program = recorded_[static_cast<size_t>(Resolve(program))];
   Recorded recorded = std::exchange(of_program, {});
@@ -335,9 +349,9 @@ absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_
   return timings;
 }
 
-absl::StatusOr<IterationResult> RankExecutor::Evaluate(const FeedFunction& feed) {
+absl::StatusOr<IterationResult> RankExecutor::Evaluate(const Feed& feed) {
   const std::int32_t program = plan_.ProgramOf(plan::ProgramKind::kEvaluate);
-  RETURN_IF_ERROR(FillIncoming(program, feed));
+  ASSIGN_OR_RETURN(const double label_factor, ReadInputs(program, feed));
   RETURN_IF_ERROR(TakeIncoming());
   RETURN_IF_ERROR(RunOrReplay(program, Context(0)));
   std::vector<double> scalars(static_cast<size_t>(stage_.scalars.elements));
@@ -345,7 +359,7 @@ absl::StatusOr<IterationResult> RankExecutor::Evaluate(const FeedFunction& feed)
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
   RETURN_IF_ERROR(backend_->WaitRead(ticket, scalars.data()));
   IterationResult result;
-  result.sums = MetricSums(scalars);
+  result.sums = MetricSums(scalars, label_factor);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // the plan's.
 #pragma once
 
+#include <concepts>
 #include <deque>
 #include <functional>
 #include <future>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/backend.h"
@@ -45,6 +47,17 @@ struct OptimizerRange {
 using FeedFunction = std::function<absl::Status(const std::string& input, std::int64_t microbatch,
                                                 const backend::TensorView& host)>;
 
+// What an iteration reads.
+struct Feed {
+  template <std::convertible_to<FeedFunction> Fill>
+  Feed(Fill fill) : inputs(std::move(fill)) {}  // NOLINT(google-explicit-constructor): all labels count
+
+  FeedFunction inputs;
+  // Labels of the batch / those that count in the loss, the same on every rank (plan/control.h, kLabelFactor); 0 where
+  // none does. Null: all do.
+  std::function<absl::StatusOr<double>()> label_factor = nullptr;
+};
+
 // Learning rates for an iteration's update, of which the device takes one: while an iteration runs, the host
 // does not know whether it will be skipped.
 struct LearningRates {
@@ -57,7 +70,8 @@ struct LearningRates {
 };
 
 struct IterationResult {
-  std::vector<double> sums = {};  // all numbers of Plan::metrics, over all ranks and microbatches
+  // All numbers of Plan::metrics, over all ranks and microbatches; those of labels times the label factor.
+  std::vector<double> sums = {};
   double grad_norm = 0;
   double learning_rate = 0;  // that the update took; a skipped one changed nothing with it
   std::int64_t steps = 0;    // optimizer steps done so far
@@ -70,6 +84,8 @@ struct IterationResult {
   // From the beginning of the iteration to that of the update, which is the first to wait for all ranks.
   // Includes waits within the passes: for ranks of the same layers (tp, cp) and for other stages.
   double busy_ms = 0;
+  // By the host's clock: how long the iteration's launch waited for its inputs to be read.
+  double data_wait_ms = 0;
 };
 
 struct ExecutorOptions {
@@ -110,11 +126,11 @@ class RankExecutor {
   // Starts one iteration of a training program, by its number in Plan::programs; kLargest: the one of the whole global
   // batch. `iteration`, from 0, keys dropout. At most two may be started and not waited for.
   static constexpr std::int32_t kLargest = -1;
-  absl::Status Launch(std::int64_t iteration, const LearningRates& rates, const FeedFunction& feed,
+  absl::Status Launch(std::int64_t iteration, const LearningRates& rates, const Feed& feed,
                       std::int32_t program = kLargest);
   // Reads the inputs of the next Launch, which is of the same program, on a thread of its own; that Launch then
   // ignores its `feed`.
-  void Prefetch(FeedFunction feed, std::int32_t program = kLargest);
+  void Prefetch(Feed feed, std::int32_t program = kLargest);
   // Afterwards no thread of the executor calls a feed.
   void WaitForPrefetch();
   // Waits for the oldest started iteration.
@@ -123,13 +139,12 @@ class RankExecutor {
   absl::Status SetSteps(std::int64_t steps);
   // SetSteps(step − 1), Launch, Wait.
   absl::StatusOr<IterationResult> Train(std::int64_t iteration, std::int64_t step, const LearningRates& rates,
-                                        const FeedFunction& feed, std::int32_t program = kLargest);
+                                        const Feed& feed, std::int32_t program = kLargest);
   // An iteration, launch by launch, with the time that each instruction took.
   absl::StatusOr<std::vector<InstructionTiming>> Profile(std::int64_t iteration, const LearningRates& rates,
-                                                         const FeedFunction& feed,
-                                                         std::int32_t program = kLargest);
+                                                         const Feed& feed, std::int32_t program = kLargest);
   // One pass of the evaluation program over a global batch; grad_norm is 0.
-  absl::StatusOr<IterationResult> Evaluate(const FeedFunction& feed);
+  absl::StatusOr<IterationResult> Evaluate(const Feed& feed);
 
   std::int64_t rank() const { return rank_; }
   const plan::Coordinates& coordinates() const { return coordinates_; }
@@ -188,10 +203,12 @@ class RankExecutor {
   absl::Status CheckFinite(const Prepared& prepared, const plan::Step& step);
   // Inputs of all microbatches to the incoming buffers, and from there to the staged ones.
   absl::Status FillIncoming(std::int32_t program, const FeedFunction& feed);
+  // FillIncoming, and gives the label factor.
+  absl::StatusOr<double> ReadInputs(std::int32_t program, const Feed& feed);
   absl::Status TakeIncoming();
   // The inputs of the step's microbatch, from the staged buffer to where the segment reads them.
   absl::Status TakeInputs(const plan::Step& step, plan::ProgramKind kind);
-  std::vector<double> MetricSums(const std::vector<double>& scalars) const;
+  std::vector<double> MetricSums(const std::vector<double>& scalars, double label_factor) const;
   backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;
   std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
@@ -225,10 +242,12 @@ class RankExecutor {
   struct Results {
     std::int64_t scalars = -1, control = -1, times = -1;  // tickets
     bool follows = false;                                 // the one before was still under way
+    double label_factor = 1;
+    double data_wait_ms = 0;
   };
   std::deque<Results> started_;
   std::int64_t ended_ns_ = 0;  // the last iteration that was waited for
-  std::future<absl::Status> prefetch_;
+  std::future<absl::StatusOr<double>> prefetch_;
   std::int32_t prefetched_ = kLargest;  // the program that its inputs are for
   struct Marked {
     std::optional<InstructionTiming> timing;

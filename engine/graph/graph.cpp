@@ -105,15 +105,25 @@ ValueId Graph::AddState(std::string name, TensorType type, StateSpec spec) {
   return id;
 }
 
-ValueId Graph::AddMetric(std::string name, double count, double weight) {
+ValueId Graph::AddMetric(std::string name, double count, double weight, bool of_labels) {
   const ValueId sum = AddAccumulator(name, {.shape = {}, .dtype = DType::kF64}, kNoValue);
-  metrics_.push_back({.name = std::move(name), .sum = sum, .count = count, .weight = weight});
+  metrics_.push_back({.name = std::move(name),
+                      .sum = sum,
+                      .count = count,
+                      .weight = weight,
+                      .classes = 0,
+                      .of_labels = of_labels});
   return sum;
 }
 
 ValueId Graph::AddCounts(std::string name, std::int64_t classes, double count) {
   const ValueId sum = AddAccumulator(name, {.shape = {classes}, .dtype = DType::kF64}, kNoValue);
-  metrics_.push_back({.name = std::move(name), .sum = sum, .count = count, .weight = 0, .classes = classes});
+  metrics_.push_back({.name = std::move(name),
+                      .sum = sum,
+                      .count = count,
+                      .weight = 0,
+                      .classes = classes,
+                      .of_labels = false});
   return sum;
 }
 

@@ -133,6 +133,8 @@ struct Metric {
   // factor. 0: it is only watched.
   double weight = 1;
   std::int64_t classes = 0;  // of which the sum has a number each; 0: it is one number
+  // Its terms are of labels, and `count` is right where all of them count (plan/control.h, kLabelFactor).
+  bool of_labels = false;
 };
 
 // A piece of a model in which its nodes stand together. The units, in order of execution, are the chain along which a
@@ -221,7 +223,7 @@ class Graph {
   const Parameter* FindParameter(ValueId value) const;
 
   // Makes the metric's accumulator.
-  ValueId AddMetric(std::string name, double count, double weight);
+  ValueId AddMetric(std::string name, double count, double weight, bool of_labels = false);
   // The same of a metric that counts how often each of `classes` classes comes, and is only watched: f64[classes]. `count`:
   // of all classes together.
   ValueId AddCounts(std::string name, std::int64_t classes, double count);

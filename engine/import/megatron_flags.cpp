@@ -348,14 +348,18 @@ std::vector<MegatronFlag> ExpertFlags() {
 std::vector<MegatronFlag> DataFlags() {
   return {
       List("--data-path", "data.paths, data.weights"),
-      Refused(kMany, "--train-data-path", "one data set is split (--data-path and --split)"),
-      Refused(kMany, "--valid-data-path", "one data set is split (--data-path and --split)"),
-      Refused(kMany, "--test-data-path", "one data set is split (--data-path and --split)"),
+      Refused(kMany, "--train-data-path", "the recipe names the data sets of each split itself",
+              "data.train.paths and data.train.weights"),
+      Refused(kMany, "--valid-data-path", "the recipe names the data sets of each split itself",
+              "data.validation.paths and data.validation.weights"),
+      Refused(kMany, "--test-data-path", "the recipe names the data sets of each split itself",
+              "data.test.paths and data.test.weights"),
       Refused(kOne, "--data-args-path", "the paths are in another file; give --data-path"),
       Refused(kOne, "--per-split-data-args-path", "the paths are in another file; give --data-path"),
       Switch("--mock-data", "data.source = \"random\""),
       Direct("--split", "data.split"),
-      Note(kOne, "--data-cache-path", "the index of samples is built in memory, in seconds"),
+      Note(kOne, "--data-cache-path",
+           "orders of samples are kept in the run's folder; data.index_cache names another"),
       Note(kNone, "--no-mmap-bin-files", kLoader),
       Note(kNone, "--no-create-attention-mask-in-dataloader", "attention is causal without a mask"),
       Note(kOne, "--num-dataset-builder-threads", kLoader),
@@ -365,7 +369,9 @@ std::vector<MegatronFlag> DataFlags() {
       Read("--dataloader-type", "only single"),
       Switch("--reset-position-ids", kMaskedDocuments),
       Switch("--reset-attention-mask", kMaskedDocuments),
-      Refused(kNone, "--eod-mask-loss", "every token of a sample counts"),
+      Refused(kNone, "--eod-mask-loss",
+              "the loss here is the mean over all labels that count, there of microbatches' means",
+              "data.mask_end_of_document_loss = true in the recipe"),
       Read("--tokenizer-type",
            "data.tokenizer.kind; model.vocab where --vocab-size does not say it; left out: GPT2BPETokenizer, "
            "as "

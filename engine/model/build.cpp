@@ -109,10 +109,14 @@ Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options, Orig
 std::optional<int> TokenOffset(std::string_view input) {
   if (input == kTokens) return 0;
   if (input == kLabels) return 1;
-  const bool is_later = input.size() == kLabelsOf.size() + 1 && input.starts_with(kLabelsOf);
-  if (is_later && input.back() >= '2' && input.back() <= '9') return input.back() - '0';
+  for (const auto& [prefix, least] : {std::pair(kLabelsOf, '2'), std::pair(kTokensOf, '1')}) {
+    const bool is_later = input.size() == prefix.size() + 1 && input.starts_with(prefix);
+    if (is_later && input.back() >= least && input.back() <= '9') return input.back() - '0';
+  }
   return std::nullopt;
 }
+
+bool IsLabels(std::string_view input) { return TokenOffset(input).has_value() && input.starts_with(kLabels); }
 
 std::int64_t CountParameters(const Graph& graph) {
   std::int64_t count = 0;

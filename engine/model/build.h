@@ -47,9 +47,15 @@ inline constexpr const char* kPositions = "positions";
 inline constexpr const char* kSequencePositions = "sequence_positions";
 inline constexpr const char* kDocumentSpans = "document_spans";
 
-// How many tokens behind a place of a sample the input's number stands: tokens 0, labels 1, labels_2 2, up to 9. nullopt of
-// an input that is no token of the sample.
+// "tokens_1": the next tokens, those that do not count as labels among them; "tokens_2": those after the next. −1 beyond the
+// sample.
+inline constexpr std::string_view kTokensOf = "tokens_";
+
+// How many tokens behind a place of a sample the input's number stands: tokens 0, labels 1, labels_2 2, up to 9; tokens_1 1,
+// up to 9. nullopt of an input that is no token of the sample.
 std::optional<int> TokenOffset(std::string_view input);
+// Whether it is of labels: numbers that are to be predicted, −1 where they do not count.
+bool IsLabels(std::string_view input);
 
 // The graph of a text (recipe/text.h); mistakes are added to `diagnostics`, each at the step, attribute or dim that it is
 // of. With a mistake the graph is no model. `origins`: of its nodes, where not null.

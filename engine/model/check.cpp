@@ -27,11 +27,11 @@ void CheckInputs(const recipe::Node& text, const Graph& graph, std::vector<Diagn
     if (value.kind != ValueKind::kInput) continue;
     if (inputs == nullptr || inputs->Find(value.name) == nullptr) continue;  // AddDocumentInputs'
     if (!TokenOffset(value.name).has_value() && value.name != kPositions) {
-      ReportText(
-          ErrorAt(
-              *inputs->Find(value.name), fmt::format("no data gives the input '{}'", value.name),
-              "[data] gives tokens, labels, positions, and labels_2 to labels_9, the tokens further behind"),
-          diagnostics);
+      ReportText(ErrorAt(*inputs->Find(value.name), fmt::format("no data gives the input '{}'", value.name),
+                         "[data] gives tokens, labels, positions, and labels_2 to labels_9 and tokens_1 to "
+                         "tokens_9, the tokens "
+                         "further behind"),
+                 diagnostics);
     } else if (value.type.shape.rank() != 2 || value.type.dtype != DType::kI32) {
       ReportText(ErrorAt(*inputs->Find(value.name), fmt::format("{} are i32[B,S]", value.name)), diagnostics);
     }

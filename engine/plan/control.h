@@ -19,7 +19,11 @@ enum Control {
   kKnownSteps,       // written by the host before each iteration: of kStep, as far as it knows
   kRateIfKnown,      // likewise: the learning rate if kStep is still that when the update comes
   kRateIfMore,       // likewise: if it is more by then
-  kControlNumbers = 12
+  // Written by the host before each iteration: labels of its batch / those that count in the loss. The gradient of a loss of
+  // labels is multiplied by it, so that the loss is the mean over those that count.
+  kLabelFactor,
+  kControlNumbers,
+  kSavedControlNumbers = kLabelFactor  // that a checkpoint has
 };
 
 // Picks the learning rate of an update, before its own step is counted. Clears what the host wrote, so that

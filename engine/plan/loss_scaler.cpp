@@ -57,6 +57,7 @@ void SetScaler(const LossScaler& scaler, graph::Attributes* clip_factor) {
 
 void StartControl(const LossScaler& scaler, double* control) {
   std::fill_n(control, kControlNumbers, 0.0);
+  control[kLabelFactor] = 1;
   Begin(scaler, control);
 }
 

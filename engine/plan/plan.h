@@ -285,6 +285,7 @@ struct PlanMetric {
   std::int32_t unit = 0;     // that makes it
   std::int64_t classes = 0;  // it has a number of each; 0: it is one number
   std::int64_t first = 0;    // where its numbers begin among those of all metrics
+  bool of_labels = false;    // its terms are of labels, of which some may not count
   std::int64_t numbers() const { return classes > 0 ? classes : 1; }
 };
 

@@ -26,11 +26,6 @@ class Row {
     field_.required = true;
     return *this;
   }
-  Row& RequiredUnless(const char* key, const char* word) {
-    field_.unless_key = key;
-    field_.unless_word = word;
-    return Required();
-  }
   Row& OnlyWhere(const char* key, const char* word) {
     field_.only_key = key;
     field_.only_word = word;
@@ -295,10 +290,18 @@ Rows DataRows() {
                "vocabulary, a pure function of seed and sample, which needs no files; the loss of a model "
                "that is trained on these stays at ln vocab."),
       FIELD(data.paths)
-          .RequiredUnless("data.source", kRandomSource)
-          .Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working "
-               "directory, or as s3://BUCKET/PREFIX or http(s)://HOST/PREFIX."),
-      FIELD(data.weights).Above(0).Doc("Sampling weight of each path; empty: by size."),
+          .Doc(
+              "Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working directory, "
+              "or as s3://BUCKET/PREFIX or http(s)://HOST/PREFIX, which split divides among training, validation and test. Not needed with data.source = "
+              "\"random\", nor where [data.train] and its like name data sets of their own."),
+      FIELD(data.weights)
+          .Above(0)
+          .Doc("Share of each path in the samples, in any unit; empty: by size, or by epochs."),
+      FIELD(data.epochs)
+          .Between(1, kMaxSize)
+          .Unit("epochs")
+          .Doc("How often training goes through each path, one number a path or one for all, instead of "
+               "weights; empty: with one path or weights as often as the run needs, else once."),
       FIELD(data.split)
           .Pattern(
               R"(^[ \t]*([0-9]+\.?[0-9]*|\.[0-9]+)[ \t]*(,[ \t]*([0-9]+\.?[0-9]*|\.[0-9]+)[ \t]*){0,2}$)")
@@ -310,6 +313,45 @@ Rows DataRows() {
           .Doc("across: attention sees all documents of a sample. masked: it sees its own alone, and "
                "positions "
                "begin again with each (docs/documents.md)."),
+      FIELD(data.mask_end_of_document_loss)
+          .Doc("Whether what is predicted behind an end-of-document token, the next document's beginning, "
+               "does "
+               "not count in the loss (Megatron-LM's --eod-mask-loss)."),
+      FIELD(data.packing)
+          .Words({"none", "best_fit"})
+          .Doc(
+              "How samples are made of documents. none: all tokens one behind the other are cut into "
+              "samples. best_fit: whole documents are put together so that they fill samples, and what stays "
+              "empty does not count in the loss; needs documents = \"masked\" (docs/documents.md)."),
+      FIELD(data.long_documents)
+          .Words({"cut", "drop"})
+          .OnlyWhere("data.packing", "best_fit")
+          .Doc("What becomes of documents that are longer than a sample. cut: they are cut into pieces that "
+               "fill a sample, and a rest. drop: they are left out."),
+      FIELD(data.index_cache)
+          .Doc(
+              "Folder in which the order of samples is kept, for the other processes of a host and for later "
+              "runs; empty: the folder indices of the run."),
+      FIELD(data.train.paths).Doc("Prefixes of the data sets of training, which are used whole."),
+      FIELD(data.train.weights).Above(0).Doc("As data.weights, of these."),
+      FIELD(data.train.epochs).Between(1, kMaxSize).Unit("epochs").Doc("As data.epochs, of these."),
+      FIELD(data.validation.paths).Doc("Prefixes of the data sets of validation, which are used whole."),
+      FIELD(data.validation.weights).Above(0).Doc("As data.weights, of these."),
+      FIELD(data.validation.epochs).Between(1, kMaxSize).Unit("epochs").Doc("As data.epochs, of these."),
+      FIELD(data.test.paths).Doc("Prefixes of the data sets of the test, which are used whole."),
+      FIELD(data.test.weights).Above(0).Doc("As data.weights, of these."),
+      FIELD(data.test.epochs).Between(1, kMaxSize).Unit("epochs").Doc("As data.epochs, of these."),
+      FIELD(data.fim.rate)
+          .Between(0, 1)
+          .Doc("Share of documents that are rearranged to be filled in in the middle (Bavarian et al., "
+               "arXiv:2207.14255); 0: none."),
+      FIELD(data.fim.spm_rate)
+          .Between(0, 1)
+          .Doc("Share of these in which the suffix stands before the prefix (SPM); of the others the prefix "
+               "comes first (PSM)."),
+      FIELD(data.fim.prefix_token).Doc("The token before the prefix, as the tokenizer's files write it."),
+      FIELD(data.fim.middle_token).Doc("The token before the middle."),
+      FIELD(data.fim.suffix_token).Doc("The token before the suffix."),
       FIELD(data.tokenizer.kind)
           .Words({"byte", "gpt2", "file", "none"})
           .Doc("Tokenizer: bytes with one end-of-document token (257 ids), GPT-2's byte-level BPE, the one "
@@ -622,6 +664,10 @@ std::vector<TableDoc> MakeTables() {
       {"model.dropout", "Dropout probabilities."},
       {"parallelism", "How the world is divided: WORLD_SIZE = DP · TP · PP · CP · EP."},
       {"data", "What it is trained on."},
+      {"data.train", "The data sets of training, where splits have data sets of their own."},
+      {"data.validation", "Those of validation."},
+      {"data.test", "Those of the test."},
+      {"data.fim", "Filling in the middle."},
       {"data.tokenizer", "How text becomes tokens."},
       {"optimizer", "How weights are updated."},
       {"schedule", "The learning rate over time."},

@@ -35,8 +35,6 @@ struct Field {
   FieldPointer (*member)(Recipe&);  // where the typed recipe keeps it
   bool bytes = false;               // an integer that may also be written "141 GB"
   bool required = false;            // has no usable default
-  std::string unless_key;           // not required where this key, of words, is `unless_word`
-  std::string unless_word;
   // Has a meaning only where this key, of words, is `only_word`; empty: always.
   std::string only_key;
   std::string only_word;

@@ -177,10 +177,7 @@ bool IsRequired(const Field& field, const Settings& settings) {
     const auto family = settings.values.find(kModelFamilyKey);
     if (family != settings.values.end() && family->second.value != FieldValue(field.only_word)) return false;
   }
-  if (!field.required || field.unless_key.empty()) return field.required;
-  const auto other = settings.values.find(field.unless_key);
-  return !settings.broken.contains(field.unless_key) &&
-         (other == settings.values.end() || other->second.value != FieldValue(field.unless_word));
+  return field.required;
 }
 
 // Missing keys are reported where they would stand.
@@ -191,11 +188,7 @@ void ReportMissing(const Settings& settings, std::vector<Diagnostic>* diagnostic
     if (settings.values.contains(field.key) || settings.broken.contains(field.key)) continue;
     missing->insert(field.key);
     const Provenance place = settings.PlaceFor(field.key);
-    std::string hint = field.doc;
-    if (!field.unless_key.empty()) {
-      hint += fmt::format(" Not needed with {} = \"{}\".", field.unless_key, field.unless_word);
-    }
-    diagnostics->push_back({Severity::kError, place.span, fmt::format("{} is required", field.key), hint,
+    diagnostics->push_back({Severity::kError, place.span, fmt::format("{} is required", field.key), field.doc,
                             place.source_line, "E103"});
   }
 }

@@ -109,16 +109,39 @@ struct Tokenizer {
 
 inline constexpr const char* kRandomSource = "random";
 
-struct Data {
-  std::string source = "files";    // files | random
-  std::vector<std::string> paths;  // prefixes of .bin/.idx, relative to the working directory
-  std::vector<double> weights;     // one per path, or empty
+// Data sets that samples are drawn from.
+struct DataSets {
+  std::vector<std::string> paths;    // prefixes of .bin/.idx, relative to the working directory
+  std::vector<double> weights;       // one per path, or empty
+  std::vector<std::int64_t> epochs;  // one per path, one for all, or empty
+};
+
+// Documents with a part moved to their end, which the model is to fill in (Bavarian et al., arXiv:2207.14255).
+struct FillInMiddle {
+  double rate = 0.0;      // of documents that are rearranged; 0: none
+  double spm_rate = 0.5;  // of these, those whose suffix comes first
+  std::string prefix_token, middle_token, suffix_token;
+};
+
+struct Data : DataSets {             // paths, weights, epochs: of all splits, which `split` cuts
+  std::string source = "files";      // files | random
+  DataSets train, validation, test;  // of one split each, instead of `paths`
   std::string split = "969,30,1";
   std::int64_t sequence_length = 0;  // tokens of a sample
   std::string documents = "across";  // across | masked: whether attention sees other documents of a sample
+  bool mask_end_of_document_loss = false;
+  std::string packing = "none";        // none | best_fit
+  std::string long_documents = "cut";  // cut | drop: those that no packed sample holds
+  FillInMiddle fim;
+  std::string index_cache;  // a folder; empty: that of the run
   Tokenizer tokenizer;
 
   bool is_random() const { return source == kRandomSource; }
+  // Whether splits have data sets of their own.
+  bool per_split() const {  // which then are used whole
+    return !train.paths.empty() || !validation.paths.empty() || !test.paths.empty();
+  }
+  bool packs() const { return packing == "best_fit"; }
 };
 
 struct Optimizer {

@@ -20,8 +20,7 @@ result, and where each value comes from.
 
 std::string DefaultCell(const Field& field) {
   if (!field.required) return fmt::format("`{}`", ToToml(DefaultOf(field)));
-  if (field.unless_key.empty()) return "required";
-  return fmt::format("required unless `{} = \"{}\"`", field.unless_key, field.unless_word);
+  return "required";
 }
 
 std::string MeaningCell(const Field& field) {

@@ -74,9 +74,7 @@ Json FieldSchema(const Field& field) {
   std::string description = field.doc;
   if (!field.unit.empty()) description += " Unit: " + field.unit + ".";
   if (field.required) {
-    description += field.unless_key.empty()
-                       ? " Required."
-                       : fmt::format(" Required unless {} is \"{}\".", field.unless_key, field.unless_word);
+    description += " Required.";
   } else {
     std::visit([&](const auto& value) { json["default"] = value; }, initial);
   }

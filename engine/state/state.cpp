@@ -28,7 +28,7 @@ using plan::Bucket;
 using plan::Plan;
 using plan::PlanParameter;
 
-constexpr const char* kScalerName = "loss_scaler";  // f64 [kControlNumbers], of fp16: the control block
+constexpr const char* kScalerName = "loss_scaler";  // f64 [kSavedControlNumbers], of fp16: the control block
 
 bool HasScaler(const Plan& plan) { return plan.loss_scaler.skips; }
 
@@ -195,7 +195,7 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
     const plan::State& state = StateOf(plan, named);
     tensors.push_back({std::move(named.name), ShapeOf(plan, state), state.buffer.dtype});
   }
-  if (HasScaler(plan)) tensors.push_back({kScalerName, {plan::kControlNumbers}, DType::kF64});
+  if (HasScaler(plan)) tensors.push_back({kScalerName, {plan::kSavedControlNumbers}, DType::kF64});
   return tensors;
 }
 
@@ -277,7 +277,7 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
                                executor.State(named.index).data, state.buffer.dtype));
   }
   if (executor.rank() == 0 && HasScaler(plan)) {
-    RETURN_IF_ERROR(result.Add(executor, kScalerName, WholeBox({plan::kControlNumbers}),
+    RETURN_IF_ERROR(result.Add(executor, kScalerName, WholeBox({plan::kSavedControlNumbers}),
                                executor.Control().data, DType::kF64));
   }
   return result;
@@ -286,9 +286,10 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
 // The control block, where the checkpoint has it: one that was written in another precision has not.
 absl::Status LoadScaler(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
   const checkpoint::TensorInfo* info = reader.Find(kScalerName);
-  const Shape shape = {plan::kControlNumbers};
+  const Shape shape = {plan::kSavedControlNumbers};
   if (info == nullptr || info->shape != shape || info->dtype != DType::kF64) return absl::OkStatus();
   double control[plan::kControlNumbers];
+  plan::StartControl(plan.loss_scaler, control);
   RETURN_IF_ERROR(reader.Read(kScalerName, WholeBox(shape), control));
   plan::ResumeControl(plan.loss_scaler, control);
   return executor.backend().Upload(executor.Control().as<std::byte>(), control, sizeof(control));

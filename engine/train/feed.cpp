@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -24,48 +27,113 @@ Document DocumentOf(const std::vector<std::int32_t>& starts, std::int64_t s, std
   return {*(next - 1), next == starts.end() ? static_cast<std::int32_t>(sequence) : *next};
 }
 
+// The samples of a batch that this process needs: what several inputs and ranks ask for is read once.
+class Batch {
+ public:
+  Batch(const data::Source& source, data::Split split, const MeanOver& mean_over)
+      : source_(source), split_(split), mean_over_(mean_over) {}
+
+  absl::StatusOr<std::shared_ptr<const data::SampleTokens>> Read(std::int64_t index) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = samples_.find(index); found != samples_.end()) return found->second;
+    }
+    ASSIGN_OR_RETURN(data::SampleTokens read, source_.Read(split_, index));
+    auto sample = std::make_shared<const data::SampleTokens>(std::move(read));
+    const std::lock_guard lock(mutex_);
+    return samples_.emplace(index, std::move(sample)).first->second;
+  }
+
+  absl::StatusOr<double> LabelFactor() {
+    const std::lock_guard lock(mutex_);
+    if (!factor_) {
+      const std::int64_t labels = mean_over_.count * source_.sequence_length();
+      const absl::StatusOr<std::int64_t> counted =
+          source_.CountedLabels(split_, mean_over_.first, mean_over_.count);
+      factor_ = !counted.ok()  ? absl::StatusOr<double>(counted.status())
+                : *counted > 0 ? static_cast<double>(labels) / static_cast<double>(*counted)
+                               : 0.0;
+    }
+    return *factor_;
+  }
+
+ private:
+  const data::Source& source_;
+  const data::Split split_;
+  const MeanOver mean_over_;
+  std::mutex mutex_;
+  std::map<std::int64_t, std::shared_ptr<const data::SampleTokens>> samples_;
+  std::optional<absl::StatusOr<double>> factor_;
+};
+
+// What an input of the model is made of.
+class Input {
+ public:
+  Input(const std::string& name, const data::Source& source, std::int64_t sequence)
+      : offset_(model::TokenOffset(name)),
+        labels_(model::IsLabels(name)),
+        spans_(name == model::kDocumentSpans),
+        of_documents_(spans_ || (source.masks_documents() && name == model::kPositions)),
+        sequence_(sequence) {}
+
+  bool reads() const { return offset_ || of_documents_; }
+
+  // Writes the number, or the two, of place s; returns what is behind them. `sample` may be null where nothing is read.
+  std::int32_t* Write(const data::SampleTokens* sample, std::int64_t s, std::int32_t* out) const {
+    if (offset_ && labels_) {
+      *out++ = sample->Label(s, *offset_);
+    } else if (offset_) {
+      *out++ = s + *offset_ <= sequence_ ? sample->tokens[static_cast<size_t>(s + *offset_)] : -1;
+    } else if (!of_documents_) {
+      *out++ = static_cast<std::int32_t>(s);
+    } else if (const Document document = DocumentOf(sample->starts, s, sequence_); spans_) {
+      *out++ = document.first;
+      *out++ = document.last;
+    } else {
+      *out++ = static_cast<std::int32_t>(s) - document.first;
+    }
+    return out;
+  }
+
+ private:
+  std::optional<int> offset_;
+  bool labels_, spans_, of_documents_;
+  std::int64_t sequence_;
+};
+
 }  // namespace
 
-executor::FeedFunction MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
-                                std::int64_t first_sample) {
-  return [&plan, &source, split, first_sample](const std::string& input, std::int64_t microbatch,
-                                               const backend::TensorView& host) -> absl::Status {
-    const std::optional<int> offset = model::TokenOffset(input);
-    const bool spans = input == model::kDocumentSpans;
-    const bool of_documents = spans || (source.masks_documents() && input == model::kPositions);
-    std::vector<std::int32_t> sample(static_cast<size_t>(plan.sequence) + 1);
-    std::vector<std::int32_t> starts = {0};
+executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
+                        std::int64_t first_sample, const MeanOver& mean_over) {
+  const auto batch = std::make_shared<Batch>(source, split, mean_over);
+  executor::Feed feed([&plan, &source, batch, split, first_sample](const std::string& name, std::int64_t microbatch,
+                                                            const backend::TensorView& host) -> absl::Status {
+    const Input input(name, source, plan.sequence);
     std::int32_t* out = host.as<std::int32_t>();
     const auto index_of = [&](std::int64_t b) {
       return first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
     };
-    for (std::int64_t b = 0; offset == 0 && b < host.shape[0]; ++b)
+    const bool asks = model::TokenOffset(name) == 0;  // one of the inputs that are made of a sample
+    for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
       source.Prefetch(split, index_of(b), storage::When::kNow);
-    for (std::int64_t b = 0; offset == 0 && b < host.shape[0]; ++b)
+    for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
       source.Prefetch(split, index_of(b) + kMicrobatchesAhead * plan.microbatch_samples,
                       storage::When::kLater);
     for (std::int64_t b = 0; b < host.shape[0]; ++b) {
       const std::int64_t index = index_of(b);
-      if (offset || of_documents) RETURN_IF_ERROR(source.Sample(split, index, sample));
-      if (of_documents) starts = source.DocumentStarts(split, index, sample);
+      std::shared_ptr<const data::SampleTokens> sample;
+      if (input.reads()) {
+        ASSIGN_OR_RETURN(sample, batch->Read(index));
+      }
       for (const Interval& interval : host.extent.dims[1]) {
-        for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s) {
-          if (offset) {
-            *out++ = s + *offset <= plan.sequence ? sample[static_cast<size_t>(s + *offset)] : -1;
-            continue;
-          }
-          const Document document = DocumentOf(starts, s, plan.sequence);
-          if (spans) {
-            *out++ = document.first;
-            *out++ = document.last;
-          } else {
-            *out++ = static_cast<std::int32_t>(s) - document.first;
-          }
-        }
+        for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s)
+          out = input.Write(sample.get(), s, out);
       }
     }
     return absl::OkStatus();
-  };
+  });
+  if (source.masks_loss()) feed.label_factor = [batch] { return batch->LabelFactor(); };
+  return feed;
 }
 
 }  // namespace engine::train

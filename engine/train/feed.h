@@ -9,13 +9,20 @@
 
 namespace engine::train {
 
-// A function that feeds the global batch whose first sample is `first_sample`. Sample i of microbatch m is
+// The samples over which a loss is a mean.
+struct MeanOver {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+// A feed of the global batch whose first sample is `first_sample`. Sample i of microbatch m is
 // sample first_sample + m · microbatch_samples + i, whatever the layout; its tokens are all but the last of
 // its sequence_length + 1, its labels all but the first: of the last token of a document too, whose label is the first of
-// the next. Where documents are masked, positions begin again with each, and document_spans say where it lies
-// (model/build.h). The plan and the source must outlive the function,
+// the next. A label that does not count in the loss is −1 (data::SampleTokens), and of samples some of whose labels may
+// not count, the feed knows how many of those of `mean_over` do. Where documents are masked, positions begin again with each, and
+// document_spans say where it lies (model/build.h). Each sample is read once. The plan and the source must outlive the feed,
 // which may be called from many threads.
-executor::FeedFunction MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
-                                std::int64_t first_sample);
+executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
+                        std::int64_t first_sample, const MeanOver& mean_over);
 
 }  // namespace engine::train

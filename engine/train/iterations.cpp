@@ -43,8 +43,9 @@ std::string IterationsText(std::int64_t first, std::int64_t last) {
 
 }  // namespace
 
-executor::FeedFunction Iterations::FeedOf(std::int64_t first_sample) const {
-  return MakeFeed(run_.plan, *run_.source, data::Split::kTrain, first_sample);
+executor::Feed Iterations::FeedOf(std::int64_t first_sample) const {
+  return MakeFeed(run_.plan, *run_.source, data::Split::kTrain, first_sample,
+                  {.first = first_sample, .count = BatchAt(first_sample)});
 }
 
 std::int64_t Iterations::BatchAt(std::int64_t consumed) const {
@@ -65,7 +66,7 @@ executor::LearningRates Iterations::Rates() const {
 absl::Status Iterations::TrainOnce() {
   stop_.Begin(position_.iteration + 1);
   const executor::LearningRates rates = Rates();
-  const executor::FeedFunction feed = FeedOf(position_.consumed_samples);
+  const executor::Feed feed = FeedOf(position_.consumed_samples);
   const std::int64_t batch = BatchAt(position_.consumed_samples);
   const std::int32_t program = ProgramAt(position_.consumed_samples);
   const std::int64_t next_samples = position_.consumed_samples + batch;
@@ -140,6 +141,8 @@ absl::Status Iterations::Finish() {
   }));
   const executor::IterationResult& result = results[0];  // the same on every rank
   IterationReport report = ReportOf(started, result);
+  for (const executor::IterationResult& of_rank : results)
+    report.data_wait_ms = std::max(report.data_wait_ms, of_rank.data_wait_ms);
   position_.schedule_samples += (result.steps - position_.optimizer_steps) * started.global_batch;
   position_.optimizer_steps = result.steps;
   if (report.nan) {
@@ -162,6 +165,7 @@ IterationReport Iterations::ReportOf(const Started& started, const executor::Ite
                          .grad_norm = result.grad_norm,
                          .learning_rate = result.learning_rate,
                          .elapsed_ms = result.elapsed_ms,
+                         .data_wait_ms = result.data_wait_ms,
                          .skipped = result.steps == position_.optimizer_steps,
                          .skipped_iterations = result.skipped,
                          .loss_scale = result.loss_scale};

@@ -42,7 +42,7 @@ class Iterations {
     std::int64_t global_batch = 0;      // its own
   };
 
-  executor::FeedFunction FeedOf(std::int64_t first_sample) const;
+  executor::Feed FeedOf(std::int64_t first_sample) const;
   // Samples of the iteration that begins when so many have been consumed, and its program.
   std::int64_t BatchAt(std::int64_t consumed) const;
   std::int32_t ProgramAt(std::int64_t consumed) const;

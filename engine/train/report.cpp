@@ -157,6 +157,7 @@ absl::Status Reporter::Iteration(const IterationReport& report) {
       {"skipped_iterations", report.skipped_iterations},
       {"nan_iterations", report.nan ? 1 : 0},
       {"elapsed_ms", report.elapsed_ms},
+      {"data_wait_ms", report.data_wait_ms},
       {"timestamp", Timestamp()},
       {"tokens_per_second", batches * static_cast<double>(facts_.tokens) / seconds},
       {"tflops_per_device", flops / 1e12},

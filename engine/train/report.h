@@ -38,6 +38,7 @@ struct IterationReport {
   double grad_norm = 0;                                      // before clipping
   double learning_rate = 0;                                  // that this iteration's update used
   double elapsed_ms = 0;
+  double data_wait_ms = 0;              // of this process's rank that waited longest for its inputs
   bool skipped = false;                 // its gradients overflowed: no update
   bool nan = false;                     // its loss or gradient norm is not finite, which ends the run
   std::int64_t skipped_iterations = 0;  // so far

@@ -70,7 +70,8 @@ class Training {
   absl::Status Plan() {
     const state::Device& device = run_.device;
     RETURN_IF_ERROR(CheckLimits(run_.recipe, device.profile));
-    ASSIGN_OR_RETURN(run_.source, data::Source::Open(run_.recipe));
+    ASSIGN_OR_RETURN(run_.source,
+                     data::Source::Open(run_.recipe, (fs::path(run_.options.out) / "indices").string()));
     ASSIGN_OR_RETURN(run_.plan, driver::CompileRecipe(run_.recipe, {.profile = device.profile}));
     RETURN_IF_ERROR(CheckFast(run_.recipe, run_.plan));
     const plan::Plan& plan = run_.plan;

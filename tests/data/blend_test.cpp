@@ -43,6 +43,37 @@ TEST_CASE("blends, sizes and normalised weights are the oracle's, bit for bit") 
   }
 }
 
+// By looking at all data sets for every sample; many are equal, so that the first of equals is asked for all the time.
+TEST_CASE("blends of many data sets are those of the plain rule") {
+  for (const std::size_t count : {17, 64, 300}) {
+    for (const int kinds : {1, 3, 1000}) {
+      CAPTURE(count);
+      CAPTURE(kinds);
+      std::vector<double> weights(count);
+      for (std::size_t k = 0; k < count; ++k)
+        weights[k] = 1.0 + static_cast<double>(k * k % 977 % static_cast<std::size_t>(kinds));
+      const std::int64_t size = 4000;
+      const absl::StatusOr<BlendIndex> blend = BuildBlendIndex(weights, size);
+      REQUIRE(blend.ok());
+      const std::vector<double> shares = *NormalizeWeights(weights);
+      std::vector<std::int64_t> counts(count, 0);
+      int wrong = 0;
+      for (std::size_t i = 0; i < 4000; ++i) {
+        std::size_t best = 0;
+        const auto lag = [&](std::size_t k) {
+          return shares[k] * std::max(static_cast<double>(i), 1.0) - static_cast<double>(counts[k]);
+        };
+        for (std::size_t k = 1; k < count; ++k) best = lag(k) > lag(best) ? k : best;
+        wrong += blend->datasets[i] == static_cast<std::int16_t>(best) && blend->samples[i] == counts[best]
+                     ? 0
+                     : 1;
+        ++counts[best];
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
 TEST_CASE("the surplus rounds up twice") {
   CHECK(BlendTarget(1000, 0.3) == 300);
   CHECK(BlendBuiltSize(300) == 302);

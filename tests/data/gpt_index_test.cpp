@@ -23,6 +23,25 @@ GptIndex Known(std::int64_t num_samples) {
 
 }  // namespace
 
+TEST_CASE("a number of epochs is shuffled as one, as the oracle does it") {
+  CHECK(Oracle().at("epochs").size() == 4);
+  for (const nlohmann::json& oracle_case : Oracle().at("epochs")) {
+    CAPTURE(oracle_case.dump());
+    const GptIndex index = Build(oracle_case["lengths"], {.range = {oracle_case["begin"], oracle_case["end"]},
+                                                          .sequence_length = oracle_case["sequence_length"],
+                                                          .num_samples = std::nullopt,
+                                                          .epochs = oracle_case["asked"],
+                                                          .seed = oracle_case["seed"]});
+    CHECK(index.epochs == oracle_case["asked"].get<std::int64_t>());
+    CHECK_FALSE(index.separate_last_epoch);
+    CHECK(index.documents == oracle_case["documents"].get<std::vector<std::int32_t>>());
+    CHECK(index.shuffle == oracle_case["shuffle"].get<std::vector<std::uint32_t>>());
+    Rows starts;
+    for (const nlohmann::json& row : oracle_case["starts"]) starts.push_back({row[0], row[1]});
+    CHECK(index.starts == starts);
+  }
+}
+
 TEST_CASE("one epoch: the known indices") {
   const GptIndex index = Known(6);
   CHECK(index.epochs == 1);

@@ -281,6 +281,7 @@ absl::Status StandingProblem::Init(const Problem& problem) {
   for (std::int64_t i = 0; i < control.elements(); ++i) control.Set(i, 0.0);
   control.Set(plan::kIteration, static_cast<double>(ops_test::kIteration));
   control.Set(plan::kLossScale, problem.loss_scale);
+  control.Set(plan::kLabelFactor, 1);
   const std::vector<std::byte> numbers = PackedBytes(control, DType::kF64);
   ASSIGN_OR_RETURN(std::byte* const on_gpu, Allocate(static_cast<std::int64_t>(numbers.size()), &numbers));
   control_ = reinterpret_cast<const double*>(on_gpu);

@@ -150,6 +150,7 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
   for (std::int64_t i = 0; i < plan::kControlNumbers; ++i) Store(image.At(control), i, 0.0);
   Store(image.At(control), plan::kIteration, static_cast<double>(ops_test::kIteration));
   Store(image.At(control), plan::kLossScale, problem.loss_scale);
+  Store(image.At(control), plan::kLabelFactor, problem.label_factor);
 
   std::vector<graph::TensorType> input_types;
   std::vector<size_t> input_pieces;

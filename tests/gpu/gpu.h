@@ -39,6 +39,7 @@ struct Problem {
   std::vector<Output> outputs;
   std::uint32_t accumulate = 0;  // these outputs hold Before(i) when the kernel starts
   double loss_scale = 1;
+  double label_factor = 1;
   int state = -1;    // an input that the kernel may write to
   int part_of = -1;  // the input that lacks `part`, another rank's, of its shape and dtype
   Tensor part = {};

@@ -381,13 +381,14 @@ TEST_CASE("gpu op: sinks and biases of more heads than are here") {
   CHECK(cases == 4);
 }
 
-// control[kLossScale] multiplies gradients and no loss; a power of two is exact.
-TEST_CASE("gpu op: the loss scale") {
+// control[kLossScale] and control[kLabelFactor] multiply gradients and no loss; a power of two is exact.
+TEST_CASE("gpu op: the loss scale and the label factor") {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     for (const graph::OpDef* op : {&ops::kLossWeight, &ops::kLinearCrossEntropy}) {
       const bool head = op == &ops::kLinearCrossEntropy;
       Problem problem;
-      problem.where = fmt::format("{} {} with a loss scale of 8", op->name, Name(dtype));
+      problem.where =
+          fmt::format("{} {} with a loss scale of 2 and a label factor of 4", op->name, Name(dtype));
       problem.kernel = std::string(op->name);
       problem.op = op;
       problem.attributes = {{"in_dims", std::int64_t{1}},
@@ -410,7 +411,8 @@ TEST_CASE("gpu op: the loss scale") {
       REQUIRE(types.ok());
       for (const graph::TensorType& type : *types) problem.outputs.push_back(Output::Whole(type));
       const absl::StatusOr<Outcome> one = Launch(problem);
-      problem.loss_scale = 8;
+      problem.loss_scale = 2;
+      problem.label_factor = 4;
       const absl::StatusOr<Outcome> eight = Launch(problem);
       REQUIRE_MESSAGE(one.ok(), Message(one.status()));
       REQUIRE_MESSAGE(eight.ok(), Message(eight.status()));

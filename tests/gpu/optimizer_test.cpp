@@ -29,6 +29,7 @@ Tensor Control(double step, double factor) {
   control.Set(plan::kStep, step);
   control.Set(plan::kGradientFactor, factor);
   control.Set(plan::kLossScale, 1);
+  control.Set(plan::kLabelFactor, 1);
   return control;
 }
 

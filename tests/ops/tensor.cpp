@@ -81,6 +81,7 @@ void RunInto(std::string_view op, const graph::Attributes& attributes, const Ten
   };
   std::array<double, plan::kControlNumbers> control{};
   control[plan::kLossScale] = options.loss_scale;
+  control[plan::kLabelFactor] = 1;
   const backend::KernelContext context = {.control = control.data(),
                                           .seed = kSeed,
                                           .iteration = kIteration,

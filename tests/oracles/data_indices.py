@@ -10,15 +10,14 @@ import math
 import numpy
 
 
-def gpt_index(lengths, begin, end, sequence_length, num_samples, seed):
+def gpt_index(lengths, begin, end, sequence_length, num_samples, seed, epochs=1):
     docs = numpy.arange(begin, end, dtype=numpy.int32)
     tokens = int(sum(int(lengths[d]) for d in docs))
-    epochs = 1
     while num_samples is not None and epochs * tokens < num_samples * sequence_length + 1:
         epochs += 1
     separate = False
     before_last = 0
-    if epochs > 1:
+    if num_samples is not None and epochs > 1:
         before_last = ((epochs - 1) * tokens - 1) // sequence_length
         of_last = num_samples - before_last
         separate = of_last < int(0.80 * ((tokens - 1) // sequence_length))
@@ -53,6 +52,41 @@ def gpt_index(lengths, begin, end, sequence_length, num_samples, seed):
         "epochs": epochs, "separate": bool(separate), "documents": document.tolist(),
         "starts": starts, "shuffle": shuffle.tolist(), "fetched": fetched,
     }
+
+
+def pack_index(lengths, begin, end, sequence_length, num_samples, seed, drops_long):
+    """Best-fit decreasing, by looking at every pack for every piece."""
+    room = sequence_length + 1
+    pieces = []
+    dropped = cut = 0
+    for d in range(begin, end):
+        length = int(lengths[d])
+        if length < 2 or (length > room and drops_long):
+            dropped += 1
+            continue
+        cut += length > room
+        # Token t > 0 of the document is predicted in piece (t - 1) // sequence_length.
+        for k in range((length - 2) // sequence_length + 1):
+            pieces.append([d, k * sequence_length, min(room, length - k * sequence_length)])
+    packs = []  # of pieces; beside it the room that is left, and when it was last put into
+    state = []
+    for now, piece in enumerate(sorted(pieces, key=lambda piece: -piece[2])):
+        fits = [(left, -when, i) for i, (left, when) in enumerate(state) if left >= piece[2]]
+        if not fits:
+            packs.append([])
+            state.append((room, now))
+            fits = [(room, -now, len(packs) - 1)]
+        i = min(fits)[2]
+        packs[i].append(piece)
+        state[i] = (state[i][0] - piece[2], now)
+    epochs = max(1, math.ceil(num_samples / len(packs)))
+    random = numpy.random.RandomState(seed)
+    shuffle = []
+    for _ in range(epochs):
+        order = numpy.arange(len(packs), dtype=numpy.uint32)
+        random.shuffle(order)
+        shuffle += order.tolist()
+    return {"packs": packs, "epochs": epochs, "shuffle": shuffle, "cut": cut, "dropped": dropped}
 
 
 def normalize(weights):
@@ -127,8 +161,31 @@ def main():
                    [1.0, 1.0, 1.0], [0.7, 0.2, 0.1]):
         for sequences in (0, 1, 2, 3, 5, 10, 15, 1000, 123457, 10000):
             splits.append({"shares": shares, "sequences": sequences, "ranges": split_ranges(shares, sequences)})
-    print(json.dumps({"numpy": numpy.__version__, "shuffles": shuffles, "gpt": gpt, "blends": blends,
-                      "splits": splits}, separators=(",", ":")))
+    # A number of epochs, not of samples: all of them are shuffled together.
+    by_epochs = []
+    for epochs in (1, 2, 3, 5):
+        lengths = [int(x) for x in draw.randint(1, 15, size=8)]
+        case = {"lengths": lengths, "begin": 1, "end": 8, "sequence_length": 4, "asked": epochs,
+                "seed": int(draw.randint(0, 2**31))}
+        case.update(gpt_index(lengths, 1, 8, 4, None, case["seed"], epochs))
+        by_epochs.append(case)
+
+    packed = []
+    for count, longest, sequence_length in ((1, 9, 8), (40, 12, 8), (200, 40, 33), (300, 300, 127), (400, 90, 200)):
+        lengths = [int(x) for x in draw.randint(0, longest + 1, size=count)]
+        lengths[0] = longest
+        for drops_long in (False, True):
+            if drops_long and count == 1:
+                continue
+            case = {"lengths": lengths, "begin": 0, "end": count, "sequence_length": sequence_length,
+                    "num_samples": int(draw.randint(1, 300)), "seed": int(draw.randint(0, 2**31)),
+                    "drops_long": drops_long}
+            case.update(pack_index(lengths, 0, count, sequence_length, case["num_samples"], case["seed"],
+                                   drops_long))
+            packed.append(case)
+
+    print(json.dumps({"numpy": numpy.__version__, "shuffles": shuffles, "gpt": gpt, "epochs": by_epochs, "blends": blends,
+                      "splits": splits, "packed": packed}, separators=(",", ":")))
 
 
 main()

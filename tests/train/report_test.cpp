@@ -59,7 +59,8 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
         "{\"iteration\":2,\"loss\":0.3333333333333333,\"grad_norm\":2.5,\"learning_rate\":0.0001,"
         "\"loss_scale\":1.0,\"global_batch\":8,\"consumed_samples\":16,\"skipped_iterations\":0,\"nan_"
         "iterations\":0,"
-        "\"elapsed_ms\":12.5,\"timestamp\":\"TIME\",\"tokens_per_second\":5120.0,\"tflops_per_device\":0.16,"
+        "\"elapsed_ms\":12.5,\"data_wait_ms\":0.0,\"timestamp\":\"TIME\",\"tokens_per_second\":5120.0,"
+        "\"tflops_per_device\":0.16,"
         "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null}\n"
         "{\"iteration\":2,\"validation_loss\":0.1,\"elapsed_ms\":3.0,\"timestamp\":\"TIME\"}\n"
         "{\"iteration\":2,\"save_seconds\":1.5,\"timestamp\":\"TIME\"}\n");

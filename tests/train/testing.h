@@ -239,7 +239,7 @@ struct Trained {
 inline Trained TrainFor(
     const recipe::Recipe& recipe, const absl::StatusOr<plan::Plan>& plan, int iterations,
     const state::Device& device,
-    const std::function<executor::FeedFunction(const plan::Plan& plan, std::int64_t first_sample)>& feed_of =
+    const std::function<executor::Feed(const plan::Plan& plan, std::int64_t first_sample)>& feed_of =
         CounterFeed) {
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   auto ranks = state::Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
@@ -260,7 +260,7 @@ inline Trained TrainFor(
   }
   for (int i = 0; i < iterations; ++i) {
     std::vector<executor::IterationResult> results(static_cast<size_t>(plan->mesh.world()));
-    const executor::FeedFunction feed = feed_of(*plan, i * plan->global_batch);
+    const executor::Feed feed = feed_of(*plan, i * plan->global_batch);
     check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
       ASSIGN_OR_RETURN(results[static_cast<size_t>(rank.rank())],
                        rank.Train(i, i + 1, recipe.optimizer.learning_rate, feed));
@@ -285,7 +285,7 @@ inline Trained TrainFor(
   for (std::int32_t p = 0; p < parameters; ++p)
     check(state::GatherParameter(*plan, **ranks, p, &trained.weights.emplace_back()));
   std::vector<double> sums(static_cast<size_t>(plan->mesh.world()));
-  const executor::FeedFunction feed = feed_of(*plan, 1000);
+  const executor::Feed feed = feed_of(*plan, 1000);
   check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
     ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
     sums[static_cast<size_t>(rank.rank())] = plan->Objective(result.sums, plan->global_batch);

@@ -42,7 +42,7 @@ absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
   if (graph.logits() == graph::kNoValue) graph.set_logits(logits);
   const double count = step.options().global_samples * static_cast<double>(labels_of_sample);
   const double weight = step.Number("weight");
-  const graph::ValueId loss = graph.AddMetric(step.path(), count, weight);
+  const graph::ValueId loss = graph.AddMetric(step.path(), count, weight, /*of_labels=*/true);
   graph::Attributes sum = {{"scale", weight / count}};
   for (const auto& [name, item] : terms.items()) sum.Set(name, item);
   graph.Emit(ops::kLossSum, step.path() + ".sum", {statistics[0], statistics[1], labels}, sum,
@@ -58,7 +58,7 @@ const ModuleDef kCrossEntropyModule{
     .doc =
         "A loss: the mean over a global batch's labels of log Σ_v exp(z_v) − z_label. Labels below 0 are not "
         "counted in "
-        "the sum. It is logged under the step's name.",
+        "the sum; the mean is over the labels that the data says count. It is logged under the step's name.",
     .reads = "logits [..., V]",
     .gives = "nothing",
     .results = 0,

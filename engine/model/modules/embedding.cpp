@@ -1,12 +1,25 @@
 #include "engine/base/status.h"
+#include "engine/model/build.h"
 #include "engine/model/modules/modules.h"
 #include "engine/ops/ops.h"
 
 namespace engine::model {
 namespace {
 
+// An embedding of labels is one of the tokens that are to come, whether or not they count in the loss.
+graph::ValueId TokensOf(graph::Graph& graph, graph::ValueId ids) {
+  const graph::Value& read = graph.value(ids);
+  if (read.kind != graph::ValueKind::kInput || !IsLabels(read.name)) return ids;
+  const std::string name = fmt::format("{}{}", kTokensOf, *TokenOffset(read.name));
+  for (std::size_t v = 0; v < graph.values().size(); ++v) {
+    const graph::Value& value = graph.values()[v];
+    if (value.kind == graph::ValueKind::kInput && value.name == name) return static_cast<graph::ValueId>(v);
+  }
+  return graph.AddInput(name, graph::TensorType(read.type));
+}
+
 absl::StatusOr<graph::ValueIds> EmitEmbedding(StepContext& step) {
-  const graph::ValueId ids = step.input();
+  const graph::ValueId ids = TokensOf(step.graph(), step.input());
   if (step.type(ids).dtype != DType::kI32) {
     return step.Error(fmt::format("an embedding looks up i32 numbers, and {} are {}",
                                   step.graph().value(ids).name, Name(step.type(ids).dtype)));

@@ -97,7 +97,7 @@ void CrossEntropyGrad(const KernelArgs& args) {
 
 template <typename T>
 void LossWeight(const KernelArgs& args) {
-  const T scale = static_cast<T>(args.attributes->Float("scale") * LossScale(args));
+  const T scale = static_cast<T>(args.attributes->Float("scale") * LabelScale(args));
   const std::int32_t* labels = args.inputs[0].as<std::int32_t>();
   T* weight = args.outputs[0].as<T>();
   for (std::int64_t i = 0; i < args.inputs[0].shape.elements(); ++i)

@@ -1,4 +1,4 @@
-// The loss scale of the control block, which gradients of losses are multiplied by.
+// What gradients of losses are multiplied by, of the control block: the loss scale, and of losses of labels the label factor.
 #pragma once
 
 #include "engine/backend/kernel.h"
@@ -10,6 +10,10 @@ namespace engine::backend::cpu {
 inline double LossScale(const KernelArgs& args) {
   const double* control = args.context == nullptr ? nullptr : args.context->control;
   return control != nullptr ? control[plan::kLossScale] : 1.0;
+}
+inline double LabelScale(const KernelArgs& args) {
+  const double* control = args.context == nullptr ? nullptr : args.context->control;
+  return control != nullptr ? control[plan::kLossScale] * control[plan::kLabelFactor] : 1.0;
 }
 
 }  // namespace engine::backend::cpu

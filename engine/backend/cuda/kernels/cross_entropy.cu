@@ -163,8 +163,8 @@ __device__ __forceinline__ float TokenLoss(float lse, float z_label, float sum, 
   return lse - (terms.hit * z_label + terms.share * sum) + terms.z_loss * lse * lse;
 }
 
-__device__ __forceinline__ double LossScale(const double* control) {
-  return control != nullptr ? control[plan::kLossScale] : 1.0;
+__device__ __forceinline__ double LabelScale(const double* control) {
+  return control != nullptr ? control[plan::kLossScale] * control[plan::kLabelFactor] : 1.0;
 }
 
 // The column of a label, −1 if it is none of this rank's classes.
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kHoldThreads + kWarp, 1)
     return;
   }
 
-  const float full_weight = static_cast<float>(scale * LossScale(control));
+  const float full_weight = static_cast<float>(scale * LabelScale(control));
   for (std::int64_t i = 0, row = blockIdx.x; row < rows; ++i, row += gridDim.x) {
     const int slot = static_cast<int>(i % 2);
     const std::int32_t label = labels[row];
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   } else {
     if (threadIdx.x == 0) token_loss[row] = label >= 0 ? log_sum2 * kLn2 - target : 0.0F;
   }
-  const float weight = label >= 0 ? static_cast<float>(scale * LossScale(control)) : 0.0F;
+  const float weight = label >= 0 ? static_cast<float>(scale * LabelScale(control)) : 0.0F;
   ForEachLogits<T, kForm, kWide, false, kRowThreads>(
       z, columns / kWide, classes, map, hold, held, [&](int column, float(&values)[kWide]) {
         const int label_at = label_column - column;
@@ -467,7 +467,7 @@ __global__ void __launch_bounds__(kThreads)
     LossWeightKernel(const std::int32_t* __restrict__ labels, std::int64_t count, double scale,
                      const double* __restrict__ control, float* __restrict__ weight) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) weight[i] = labels[i] >= 0 ? static_cast<float>(scale * LossScale(control)) : 0.0F;
+  if (i < count) weight[i] = labels[i] >= 0 ? static_cast<float>(scale * LabelScale(control)) : 0.0F;
 }
 
 __global__ void __launch_bounds__(kLossThreads)

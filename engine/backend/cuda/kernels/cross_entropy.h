@@ -39,7 +39,7 @@ struct LogitMap {
 
 // The loss of linear_cross_entropy on one chunk of tokens, forward and backward, in one pass over the logits:
 //   token_loss[rows] f32 = lse − z_label where the label ≥ 0, else 0
-//   logits = w · (softmax − onehot(label)), w = scale · control[kLossScale] where the label ≥ 0, else 0
+//   logits = w · (softmax − onehot(label)), w = scale · control[kLossScale] · control[kLabelFactor] where the label ≥ 0, else 0
 // both with what `terms` add. With a `map`, softmax and z_label are of the mapped logits, in fp32, and what is written is
 // the gradient of those given.
 // Columns from logits.classes on are padding: gradient 0. All classes must be here (first_class 0). A label ≥
@@ -63,7 +63,7 @@ void CrossEntropy(const Logits& logits, const std::int32_t* labels, const LossTe
 void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const LossTerms& terms,
                       const float* lse, const float* weight, void* d_logits, cudaStream_t stream);
 
-// weight[count] = scale · control[kLossScale] where the label ≥ 0, else 0.
+// weight[count] = scale · control[kLossScale] · control[kLabelFactor] where the label ≥ 0, else 0.
 void LossWeight(const std::int32_t* labels, std::int64_t count, double scale, const double* control,
                 float* weight, cudaStream_t stream);
 

@@ -233,7 +233,7 @@ __global__ void Fp8UpdateKernel(std::int64_t tensors, float* states, float facto
 }
 
 __global__ void Fp8BoundKernel(bool e4m3, double bound, const double* control, float* state) {
-  if (control != nullptr) bound *= control[plan::kLossScale];
+  if (control != nullptr) bound *= control[plan::kLossScale] * control[plan::kLabelFactor];
   SetScale(state, ScaleFor(static_cast<float>(bound), e4m3, 1.0F, 1.0F));
   state[kFp8AbsMax] = 0;
   state[kFp8Format] = e4m3 ? 0.0F : 1.0F;

@@ -75,7 +75,8 @@ void LaunchNormGradQuantize(const NormGrad& grad, const Fp8Output& out, cudaStre
 // else as it was; abs-max = 0.
 void LaunchFp8Update(std::int64_t tensors, float* states, int margin, cudaStream_t stream);
 
-// The scale of numbers of which none is larger than bound · control[kLossScale] (plan/control.h; null: 1).
+// The scale of numbers of which none is larger than bound · control[kLossScale] · control[kLabelFactor] (plan/control.h;
+// null: 1).
 void LaunchFp8Bound(DType format, double bound, const double* control, float* state, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

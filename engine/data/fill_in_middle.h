@@ -1,0 +1,48 @@
+// Documents rearranged so that a model learns to fill in their middle (Bavarian et al., "Efficient Training of Language Models to
+// Fill in the Middle", arXiv:2207.14255): a document's text is cut at two places into prefix, middle and suffix, whose
+// tokens become
+//   PSM: [prefix_token] prefix [suffix_token] suffix [middle_token] middle
+//   SPM: [prefix_token] [suffix_token] suffix [middle_token] prefix middle
+// as Megatron-LM's fim_dataset.py writes them. What is drawn is a pure function of seed, split, sample and the document's number in
+// it, where Megatron-LM draws from one generator in the order of access: so a run goes on from any sample.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/data/split.h"
+#include "engine/data/tokenizer.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::data {
+
+class MiddleFiller {
+ public:
+  // Reads the recipe's tokenizer (data.tokenizer, of a file) and finds in it the tokens that [data.fim] names. An error says
+  // which key is wrong in `key`.
+  static absl::StatusOr<std::unique_ptr<MiddleFiller>> Make(const recipe::Recipe& recipe, std::string* key);
+
+  // The tokens of a document, without the end-of-document token, rearranged where the draw says so: with probability
+  // data.fim.rate. Both cuts are uniform over the places between its characters, both ends included. They may become more or
+  // fewer. A document whose text the tokenizer cannot take apart and read again, because it begins or ends within a character, stays as it
+  // is. Safe to call from many threads.
+  void Rearrange(Split split, std::int64_t sample, std::int64_t document,
+                 std::vector<std::int32_t>* ids) const;
+
+  // The three tokens: of prefix, middle and suffix.
+  std::int32_t prefix() const { return prefix_; }
+  std::int32_t middle() const { return middle_; }
+  std::int32_t suffix() const { return suffix_; }
+
+ private:
+  MiddleFiller() = default;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::uint64_t seed_ = 0;
+  double rate_ = 0, spm_rate_ = 0;
+  std::int32_t prefix_ = 0, middle_ = 0, suffix_ = 0;
+};
+
+}  // namespace engine::data

@@ -1,0 +1,253 @@
+#include "engine/data/index_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "engine/base/file.h"
+#include "engine/base/hash.h"
+#include "engine/base/status.h"
+#include "engine/data/mapped_file.h"
+
+namespace engine::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic("ENGINE INDEX 1\0\0", 16);
+constexpr std::size_t kDigits = 32;
+constexpr std::size_t kNumbers = 9;
+constexpr std::size_t kArrays = 3;
+constexpr std::size_t kBody = 16 + 2 * kDigits;  // where the hashed rest begins
+constexpr std::size_t kHeader = kBody + (kNumbers + kArrays) * sizeof(std::int64_t);
+constexpr std::int64_t kWorthAFile = 1 << 20;  // bytes
+
+constexpr std::size_t Padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
+
+// What a file holds.
+struct Content {
+  std::array<std::int64_t, kNumbers> numbers = {};
+  std::array<std::span<const std::byte>, kArrays> arrays;
+  std::shared_ptr<const void> owner;  // of the arrays
+};
+
+absl::Status Save(const Content& content, const std::string& key, const std::string& written,
+                  const std::string& path) {
+  std::array<std::int64_t, kNumbers + kArrays> numbers = {};
+  std::copy(content.numbers.begin(), content.numbers.end(), numbers.begin());
+  for (std::size_t a = 0; a < kArrays; ++a)
+    numbers[kNumbers + a] = static_cast<std::int64_t>(content.arrays[a].size());
+  constexpr std::array<char, 8> kPadding = {};
+  const auto each = [&](const auto& take) {  // of the hashed rest
+    take(numbers.data(), sizeof numbers);
+    for (const std::span<const std::byte> array : content.arrays) {
+      take(array.data(), array.size());
+      take(kPadding.data(), Padded(array.size()) - array.size());
+    }
+  };
+  Hasher hasher;
+  each([&](const void* data, std::size_t bytes) { hasher.Update(data, bytes); });
+  std::ofstream file(written, std::ios::binary | std::ios::trunc);
+  const auto write = [&](const void* data, std::size_t bytes) {
+    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  };
+  write(kMagic.data(), kMagic.size());
+  write(key.data(), kDigits);
+  write(hasher.HexDigest().data(), kDigits);
+  each(write);
+  file.close();
+  if (!file) {
+    const int error = errno;
+    unlink(written.c_str());
+    return SystemError("write", written, error);
+  }
+  if (rename(written.c_str(), path.c_str()) != 0) return SystemError("rename", written, errno);
+  return absl::OkStatus();
+}
+
+// nullopt: not there, or not whole, or of something else. `trusted`: what this process has just written is not hashed again.
+std::optional<Content> Map(const std::string& path, const std::string& key, bool trusted = false) {
+  absl::StatusOr<MappedFile> opened = MappedFile::Open(path);
+  if (!opened.ok()) return std::nullopt;
+  const auto file = std::make_shared<const MappedFile>(*std::move(opened));
+  const std::span<const std::byte> bytes = file->bytes();
+  if (bytes.size() < kHeader || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0 ||
+      std::memcmp(bytes.data() + kMagic.size(), key.data(), kDigits) != 0) {
+    return std::nullopt;
+  }
+  Hasher hasher;
+  if (!trusted) hasher.Update(bytes.data() + kBody, bytes.size() - kBody);
+  if (!trusted &&
+      std::memcmp(bytes.data() + kMagic.size() + kDigits, hasher.HexDigest().data(), kDigits) != 0)
+    return std::nullopt;
+  // The rest is as it was written: its hash says so.
+  std::array<std::int64_t, kNumbers + kArrays> numbers;
+  std::memcpy(numbers.data(), bytes.data() + kBody, sizeof numbers);
+  Content content;
+  std::copy_n(numbers.begin(), kNumbers, content.numbers.begin());
+  std::size_t at = kHeader;
+  for (std::size_t a = 0; a < kArrays; ++a) {
+    const auto size = static_cast<std::size_t>(numbers[kNumbers + a]);
+    content.arrays[a] = bytes.subspan(at, size);
+    at += Padded(size);
+  }
+  content.owner = file;
+  return content;
+}
+
+// A file that one process at a time has locked; others wait.
+class Lock {
+ public:
+  static absl::StatusOr<Lock> Take(const std::string& path) {
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0) return SystemError("create", path, errno);
+    while (flock(file, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      const int error = errno;
+      close(file);
+      return SystemError("lock", path, error);
+    }
+    return Lock(file);
+  }
+  Lock(Lock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  Lock& operator=(Lock&&) = delete;
+  ~Lock() {
+    if (file_ >= 0) close(file_);
+  }
+
+ private:
+  explicit Lock(int file) : file_(file) {}
+  int file_;
+};
+
+// The content of KEY.index in the folder, which is built and written where it is not there.
+absl::StatusOr<Content> OpenContent(const std::string& folder, const std::string& key,
+                                    const std::function<absl::StatusOr<Content>()>& build,
+                                    std::string* note) {
+  const std::string path = (fs::path(folder) / (key + ".index")).string();
+  const std::string written = path + ".new";
+  if (std::optional<Content> content = Map(path, key)) return *std::move(content);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  absl::StatusOr<Lock> lock = Lock::Take(written);
+  if (lock.ok()) {  // another process may have made it meanwhile
+    if (std::optional<Content> content = Map(path, key)) {
+      unlink(written.c_str());
+      return *std::move(content);
+    }
+  }
+  ASSIGN_OR_RETURN(Content built, build());
+  absl::Status status = lock.status();
+  if (status.ok()) status = Save(built, key, written, path);
+  if (!status.ok()) {
+    *note = fmt::format("orders of samples are not kept: {}; each process builds its own", Message(status));
+    return built;
+  }
+  // Mapped, its pages are those of all processes.
+  if (std::optional<Content> content = Map(path, key, /*trusted=*/true)) return *std::move(content);
+  return built;
+}
+
+template <typename T>
+std::span<const T> As(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+Content ContentOf(const SampleIndex& index) {
+  Content content;
+  content.numbers = {index.packed ? 1 : 0, index.sequence_length, index.tokens_per_epoch,
+                     index.epochs,         index.facts.pieces,    index.facts.cut,
+                     index.facts.dropped,  index.facts.tokens,    0};
+  content.arrays[0] = std::as_bytes(index.shuffle);
+  content.arrays[1] = index.packed ? std::as_bytes(index.pieces) : std::as_bytes(index.documents);
+  content.arrays[2] = index.packed ? std::as_bytes(index.packs) : std::as_bytes(index.starts);
+  content.owner = index.owner;
+  return content;
+}
+
+SampleIndex SampleIndexOf(const Content& content) {
+  SampleIndex index;
+  const auto& n = content.numbers;
+  index.packed = n[0] != 0;
+  index.sequence_length = n[1];
+  index.tokens_per_epoch = n[2];
+  index.epochs = n[3];
+  index.facts = {.pieces = n[4], .cut = n[5], .dropped = n[6], .tokens = n[7]};
+  index.shuffle = As<std::uint32_t>(content.arrays[0]);
+  if (index.packed) {
+    index.pieces = As<PackedPiece>(content.arrays[1]);
+    index.packs = As<std::uint32_t>(content.arrays[2]);
+  } else {
+    index.documents = As<std::int32_t>(content.arrays[1]);
+    index.starts = As<SampleStart>(content.arrays[2]);
+  }
+  index.owner = content.owner;
+  return index;
+}
+
+std::span<const std::int32_t> InRange(std::span<const std::int32_t> lengths, const SequenceRange& range) {
+  return lengths.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+}
+
+// A bound from below, known without building.
+bool IsWorthAFile(std::span<const std::int32_t> lengths, const SampleIndexOptions& options) {
+  const std::span<const std::int32_t> part = InRange(lengths, options.range);
+  const std::int64_t tokens = std::accumulate(part.begin(), part.end(), std::int64_t{0});
+  const std::int64_t an_epoch = tokens / (options.sequence_length + 1);
+  const std::int64_t samples = std::max(options.num_samples.value_or(0), an_epoch);
+  return samples * 12 + options.range.size() * 4 >= kWorthAFile;
+}
+
+}  // namespace
+
+absl::StatusOr<SampleIndex> OpenSampleIndex(const std::string& folder, std::span<const std::int32_t> lengths,
+                                            const SampleIndexOptions& options, std::string* note) {
+  if (folder.empty() || options.sequence_length < 1 || !IsWorthAFile(lengths, options))
+    return BuildSampleIndex(lengths, options);
+  Hasher hasher;
+  const std::span<const std::int32_t> part = InRange(lengths, options.range);
+  hasher.Update(part.data(), part.size_bytes());
+  hasher.Update(fmt::format("{} {} {} {} {} {} {} {}", options.range.begin, options.range.end,
+                            options.sequence_length, options.packs, options.drops_long,
+                            options.num_samples.value_or(-1), options.epochs, options.seed));
+  const auto build = [&]() -> absl::StatusOr<Content> {
+    ASSIGN_OR_RETURN(const SampleIndex index, BuildSampleIndex(lengths, options));
+    return ContentOf(index);
+  };
+  ASSIGN_OR_RETURN(const Content content, OpenContent(folder, hasher.HexDigest(), build, note));
+  return SampleIndexOf(content);
+}
+
+absl::StatusOr<BlendView> OpenBlendIndex(const std::string& folder, std::span<const double> weights,
+                                         std::int64_t size, std::string* note) {
+  const auto build = [&]() -> absl::StatusOr<Content> {
+    ASSIGN_OR_RETURN(BlendIndex index, BuildBlendIndex(weights, size));
+    const auto owner = std::make_shared<const BlendIndex>(std::move(index));
+    Content content;
+    content.arrays[0] = std::as_bytes(std::span(owner->datasets));
+    content.arrays[1] = std::as_bytes(std::span(owner->samples));
+    content.owner = owner;
+    return content;
+  };
+  const bool keeps = !folder.empty() && size * 10 >= kWorthAFile;
+  Hasher hasher;
+  hasher.Update(weights.data(), weights.size_bytes());
+  hasher.Update(fmt::format("blend {}", size));
+  ASSIGN_OR_RETURN(const Content content,
+                   keeps ? OpenContent(folder, hasher.HexDigest(), build, note) : build());
+  return BlendView{As<std::int16_t>(content.arrays[0]), As<std::int64_t>(content.arrays[1]), content.owner};
+}
+
+}  // namespace engine::data

@@ -1,0 +1,141 @@
+#include "engine/data/index_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "engine/base/status.h"
+#include "tests/data/temp_dir.h"
+
+namespace engine::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::int32_t> Lengths() {
+  std::vector<std::int32_t> lengths(30000);
+  for (std::size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<std::int32_t>(20 + i * i % 97);
+  return lengths;
+}
+
+std::vector<std::vector<PackedPiece>> Samples(const SampleIndex& index,
+                                              std::span<const std::int32_t> lengths) {
+  std::vector<std::vector<PackedPiece>> samples(static_cast<std::size_t>(index.samples()));
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    index.AppendPieces(static_cast<std::int64_t>(i), lengths, &samples[i]);
+  return samples;
+}
+
+std::vector<fs::path> FilesOf(const std::string& folder) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".index") files.push_back(entry.path());
+  }
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("an index from a file is the one that is built, and is built once") {
+  for (const bool packs : {false, true}) {
+    CAPTURE(packs);
+    const TempDir dir;
+    const std::vector<std::int32_t> lengths = Lengths();
+    SampleIndexOptions options = {
+        .range = {5, 29000}, .sequence_length = 15, .packs = packs, .num_samples = 120000, .seed = 4};
+    const absl::StatusOr<SampleIndex> built = BuildSampleIndex(lengths, options);
+    REQUIRE_MESSAGE(built.ok(), Message(built.status()));
+    const auto expected = Samples(*built, lengths);
+    std::string note;
+    std::vector<std::thread> processes;  // that start at once; a file's lock is of who opens it
+    std::vector<std::string> wrong(3);
+    for (std::string& told : wrong) {
+      processes.emplace_back([&] {
+        std::string unused;
+        const absl::StatusOr<SampleIndex> index =
+            OpenSampleIndex(dir / "cache/of/run", lengths, options, &unused);
+        if (!index.ok() || !unused.empty() || Samples(*index, lengths) != expected) told = "another index";
+      });
+    }
+    for (std::thread& process : processes) process.join();
+    for (const std::string& told : wrong) CHECK(told.empty());
+    std::vector<fs::path> files = FilesOf(dir / "cache/of/run");
+    REQUIRE(files.size() == 1);
+    const auto written = fs::last_write_time(files[0]);
+    const absl::StatusOr<SampleIndex> again = OpenSampleIndex(dir / "cache/of/run", lengths, options, &note);
+    REQUIRE(again.ok());
+    CHECK(Samples(*again, lengths) == expected);
+    CHECK(again->epochs == built->epochs);
+    CHECK(again->tokens_per_epoch == built->tokens_per_epoch);
+    CHECK(again->facts == built->facts);
+    CHECK(fs::last_write_time(files[0]) == written);
+    // Damage is found, whichever byte it is, and mended.
+    const auto size = static_cast<std::streamoff>(fs::file_size(files[0]));
+    for (const std::streamoff at : {std::streamoff{3}, std::streamoff{20}, std::streamoff{50},
+                                    std::streamoff{90}, size / 2, size - 1}) {
+      CAPTURE(at);
+      {
+        std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
+        file.seekg(at);
+        const int byte = file.get();
+        file.seekp(at);
+        file.put(static_cast<char>(byte ^ 1));
+      }
+      const absl::StatusOr<SampleIndex> mended =
+          OpenSampleIndex(dir / "cache/of/run", lengths, options, &note);
+      REQUIRE(mended.ok());
+      CHECK(Samples(*mended, lengths) == expected);
+    }
+    fs::resize_file(files[0], 70);
+    CHECK(Samples(*OpenSampleIndex(dir / "cache/of/run", lengths, options, &note), lengths) == expected);
+    CHECK(note.empty());
+    // Whatever the index depends on gives another file.
+    options.seed = 5;
+    CHECK(Samples(*OpenSampleIndex(dir / "cache/of/run", lengths, options, &note), lengths) != expected);
+    CHECK(FilesOf(dir / "cache/of/run").size() == 2);
+    std::vector<std::int32_t> other = lengths;
+    std::swap(other[100], other[101]);
+    CHECK(OpenSampleIndex(dir / "cache/of/run", other, options, &note).ok());
+    CHECK(FilesOf(dir / "cache/of/run").size() == 3);
+  }
+}
+
+TEST_CASE("a blend from a file is the one that is built") {
+  const TempDir dir;
+  const std::vector<double> weights = {0.5, 0.3, 0.2};
+  const BlendIndex built = *BuildBlendIndex(weights, 200000);
+  std::string note;
+  for (int start = 0; start < 2; ++start) {
+    const absl::StatusOr<BlendView> blend = OpenBlendIndex(dir / "cache", weights, 200000, &note);
+    REQUIRE(blend.ok());
+    CHECK(std::equal(blend->datasets.begin(), blend->datasets.end(), built.datasets.begin(),
+                     built.datasets.end()));
+    CHECK(
+        std::equal(blend->samples.begin(), blend->samples.end(), built.samples.begin(), built.samples.end()));
+    CHECK(FilesOf(dir / "cache").size() == 1);
+  }
+  CHECK(OpenBlendIndex(dir / "cache", std::vector<double>{0.5, 0.2, 0.3}, 200000, &note)->datasets[1] !=
+        std::int16_t{-1});
+  CHECK(FilesOf(dir / "cache").size() == 2);
+  CHECK(note.empty());
+}
+
+TEST_CASE("small indices have no files, and a folder that is none is told") {
+  const TempDir dir;
+  std::string note;
+  const std::vector<std::int32_t> few(100, 50);
+  CHECK(OpenSampleIndex(dir / "cache", few, {.range = {0, 100}, .sequence_length = 15}, &note).ok());
+  CHECK_FALSE(fs::exists(dir / "cache"));
+  CHECK(note.empty());
+  std::ofstream(dir / "file") << "no folder";
+  const std::vector<std::int32_t> lengths = Lengths();
+  CHECK(
+      OpenSampleIndex(dir / "file/cache", lengths, {.range = {0, 30000}, .sequence_length = 15}, &note).ok());
+  CHECK(note.starts_with("orders of samples are not kept: cannot create " + (dir / "file/cache")));
+  CHECK(note.ends_with("each process builds its own"));
+}
+
+}  // namespace engine::data
