@@ -204,7 +204,8 @@ absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& k
   const std::string prefix = member->dataset.prefix() + kLossMaskSuffix;
   const bool remote = member->dataset.is_remote();
   std::error_code error;
-  if (!remote && !std::filesystem::exists(IdxPath(prefix), error) && !std::filesystem::exists(BinPath(prefix), error))
+  if (!remote && !std::filesystem::exists(IdxPath(prefix), error) &&
+      !std::filesystem::exists(BinPath(prefix), error))
     return absl::OkStatus();
   const auto at_key = [&](const absl::Status& status, std::string hint = "") {
     return AtKey(recipe, key, status, std::move(hint));

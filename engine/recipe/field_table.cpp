@@ -292,7 +292,8 @@ Rows DataRows() {
       FIELD(data.paths)
           .Doc(
               "Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working directory, "
-              "or as s3://BUCKET/PREFIX or http(s)://HOST/PREFIX, which split divides among training, validation and test. Not needed with data.source = "
+              "or as s3://BUCKET/PREFIX or http(s)://HOST/PREFIX, which split divides among training, "
+              "validation and test. Not needed with data.source = "
               "\"random\", nor where [data.train] and its like name data sets of their own."),
       FIELD(data.weights)
           .Above(0)

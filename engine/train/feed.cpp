@@ -106,32 +106,33 @@ class Input {
 executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
                         std::int64_t first_sample, const MeanOver& mean_over) {
   const auto batch = std::make_shared<Batch>(source, split, mean_over);
-  executor::Feed feed([&plan, &source, batch, split, first_sample](const std::string& name, std::int64_t microbatch,
-                                                            const backend::TensorView& host) -> absl::Status {
-    const Input input(name, source, plan.sequence);
-    std::int32_t* out = host.as<std::int32_t>();
-    const auto index_of = [&](std::int64_t b) {
-      return first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
-    };
-    const bool asks = model::TokenOffset(name) == 0;  // one of the inputs that are made of a sample
-    for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
-      source.Prefetch(split, index_of(b), storage::When::kNow);
-    for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
-      source.Prefetch(split, index_of(b) + kMicrobatchesAhead * plan.microbatch_samples,
-                      storage::When::kLater);
-    for (std::int64_t b = 0; b < host.shape[0]; ++b) {
-      const std::int64_t index = index_of(b);
-      std::shared_ptr<const data::SampleTokens> sample;
-      if (input.reads()) {
-        ASSIGN_OR_RETURN(sample, batch->Read(index));
-      }
-      for (const Interval& interval : host.extent.dims[1]) {
-        for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s)
-          out = input.Write(sample.get(), s, out);
-      }
-    }
-    return absl::OkStatus();
-  });
+  executor::Feed feed(
+      [&plan, &source, batch, split, first_sample](const std::string& name, std::int64_t microbatch,
+                                                   const backend::TensorView& host) -> absl::Status {
+        const Input input(name, source, plan.sequence);
+        std::int32_t* out = host.as<std::int32_t>();
+        const auto index_of = [&](std::int64_t b) {
+          return first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
+        };
+        const bool asks = model::TokenOffset(name) == 0;  // one of the inputs that are made of a sample
+        for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
+          source.Prefetch(split, index_of(b), storage::When::kNow);
+        for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
+          source.Prefetch(split, index_of(b) + kMicrobatchesAhead * plan.microbatch_samples,
+                          storage::When::kLater);
+        for (std::int64_t b = 0; b < host.shape[0]; ++b) {
+          const std::int64_t index = index_of(b);
+          std::shared_ptr<const data::SampleTokens> sample;
+          if (input.reads()) {
+            ASSIGN_OR_RETURN(sample, batch->Read(index));
+          }
+          for (const Interval& interval : host.extent.dims[1]) {
+            for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s)
+              out = input.Write(sample.get(), s, out);
+          }
+        }
+        return absl::OkStatus();
+      });
   if (source.masks_loss()) feed.label_factor = [batch] { return batch->LabelFactor(); };
   return feed;
 }
