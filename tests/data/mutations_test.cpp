@@ -149,13 +149,13 @@ TEST_CASE("mutated data sets are refused, or read within their bytes") {
         continue;
       }
       CHECK(dataset->tokens() == 120);
-      (void)dataset->Scan();
+      CHECK(dataset->Scan().ok());
       for (std::int64_t document = 0; document < dataset->documents(); ++document) {
         for (std::int64_t s = dataset->first_sequence(document); s < dataset->first_sequence(document + 1);
              ++s) {
           std::vector<std::int32_t> ids(
               static_cast<std::size_t>(dataset->lengths()[static_cast<std::size_t>(s)]));
-          dataset->Read(s, 0, ids);
+          CHECK(dataset->Read(s, 0, ids).ok());
         }
       }
     }
