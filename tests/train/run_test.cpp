@@ -122,7 +122,7 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
     const bool logged = iteration == 1 || iteration == 6;
     CHECK(line.contains("rank_busy_ms") == logged);
     if (logged) CHECK(line["rank_busy_ms"].size() == 2);
-    CHECK(line.size() == (logged ? 17 : 16));
+    CHECK(line.size() == (logged ? 18 : 17));
   }
   CHECK(iteration == 6);
   CHECK(saved == 3);
