@@ -107,17 +107,22 @@ absl::Status TokenPlaces::Mark(std::string_view text, std::span<const std::int32
   return absl::OkStatus();
 }
 
+// What is before the border is normalized as if a letter came behind it, so that a blank at its end stays. Where that is not how the whole
+// begins, something on both sides has become one character, behind which the place is.
 absl::StatusOr<std::size_t> TokenPlaces::PlaceOf(std::string_view text, std::string_view normalized,
                                                  std::size_t border) const {
-  if (text.data() == normalized.data()) return border;
+  if (border == 0 || text.data() == normalized.data()) return border;
+  if (border == text.size()) return normalized.size();
   std::string storage;
-  ASSIGN_OR_RETURN(const std::string_view before, normalizer_->Apply(text.substr(0, border), &storage));
-  const auto [differs, ignored] =
-      std::mismatch(before.begin(), before.end(), normalized.begin(), normalized.end());
+  const std::string followed = std::string(text.substr(0, border)) + "a";
+  ASSIGN_OR_RETURN(std::string_view before, normalizer_->Apply(followed, &storage));
+  if (before.ends_with('a')) before.remove_suffix(1);
+  const auto differs =
+      std::mismatch(before.begin(), before.end(), normalized.begin(), normalized.end()).first;
   auto at = static_cast<std::size_t>(differs - before.begin());
-  while (at > 0 && at < normalized.size() && (static_cast<unsigned char>(normalized[at]) & 0xC0U) == 0x80)
-    --at;
-  return at;
+  if (differs == before.end() || at >= normalized.size()) return at;
+  while (at > 0 && (static_cast<unsigned char>(normalized[at]) & 0xC0U) == 0x80) --at;
+  return at + CharacterLength(normalized.substr(at));
 }
 
 // `text`, which begins at byte `begin` of the whole, lies between added tokens.
@@ -130,9 +135,8 @@ absl::Status TokenPlaces::MarkBetween(std::string_view text, std::size_t begin, 
     const std::size_t last = std::min(to, begin + text.size());
     if (first >= last) continue;
     ASSIGN_OR_RETURN(const std::size_t inner, PlaceOf(text, normalized, first - begin));
-    ASSIGN_OR_RETURN(std::size_t outer, PlaceOf(text, normalized, last - begin));
-    if (last == begin + text.size()) outer = normalized.size();
-    spans.emplace_back(inner, outer);
+    ASSIGN_OR_RETURN(const std::size_t outer, PlaceOf(text, normalized, last - begin));
+    if (inner < outer) spans.emplace_back(inner, outer);
   }
   std::size_t at = 0;
   bool is_first = true;  // behind nothing, or behind an added token

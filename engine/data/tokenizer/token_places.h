@@ -31,7 +31,7 @@ class TokenPlaces {
   // Sets marks[i] to 1 where the i-th id has a byte of its text inside one of `spans`, else to 0. `ids` are those of `text`, special
   // tokens in it being tokens, without a template around them; `spans` are in order and do not overlap. A token that lies on both
   // sides of a border is marked, as in Hugging Face's library. A character that normalization makes of text on both sides of a
-  // border belongs to what is behind it. InvalidArgument: the tokens do not spell the text, so that their places cannot be told.
+  // border belongs to what is before it. InvalidArgument: the tokens do not spell the text, so that their places cannot be told.
   absl::Status Mark(std::string_view text, std::span<const std::int32_t> ids, std::span<const ByteSpan> spans,
                     std::vector<std::uint8_t>* marks) const;
 
