@@ -18,12 +18,12 @@
 namespace engine::data {
 namespace {
 
-struct Part {
+struct ChatPart {
   std::size_t input = 0;  // of ChatBuildResult::inputs
   std::string path;
   TextPart text;
 };
-struct EncodedPart {
+struct EncodedChats {
   std::size_t input = 0;
   absl::Status status;
   EncodedDocuments tokens;
@@ -62,8 +62,8 @@ class ChatEncoder {
               TokenType type)
       : options_(options), chat_(chat), tokenizer_(tokenizer), type_(type) {}
 
-  EncodedPart Encode(const Part& part) const {
-    EncodedPart encoded{.input = part.input, .status = {}, .tokens = {}, .mask = {}};
+  EncodedChats Encode(const ChatPart& part) const {
+    EncodedChats encoded{.input = part.input, .status = {}, .tokens = {}, .mask = {}};
     simdjson::dom::parser parser;
     std::string_view rest = part.text.text;
     for (std::int64_t number = part.text.first_line; !rest.empty() && encoded.status.ok(); ++number) {
@@ -80,7 +80,7 @@ class ChatEncoder {
   }
 
  private:
-  absl::Status Add(const jinja::Value& record, EncodedPart* encoded) const {
+  absl::Status Add(const jinja::Value& record, EncodedChats* encoded) const {
     ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record, options_.keys));
     ASSIGN_OR_RETURN(const ChatText text, chat_.Render(conversation, options_.loss_on));
     ASSIGN_OR_RETURN(ChatTokens tokens,
@@ -155,9 +155,9 @@ absl::StatusOr<ChatBuildResult> BuildConversations(const ChatBuildOptions& optio
                    IndexedDatasetWriter::Create(LossMaskPrefix(options.output_prefix), TokenType::kU8));
   const ChatEncoder encoder(options, chat, tokenizer, result.type);
   const std::size_t most_waiting = 2 * static_cast<std::size_t>(options.workers) + 2;
-  OrderedWorkers<Part, EncodedPart> workers(options.workers,
-                                            [&](const Part& part) { return encoder.Encode(part); });
-  const auto write = [&](const EncodedPart& part) {
+  OrderedWorkers<ChatPart, EncodedChats> workers(options.workers,
+                                                 [&](const ChatPart& part) { return encoder.Encode(part); });
+  const auto write = [&](const EncodedChats& part) {
     RETURN_IF_ERROR(part.status);
     result.inputs[part.input].documents += static_cast<std::int64_t>(part.tokens.sequences.size());
     result.learned += part.learned;

@@ -43,6 +43,21 @@ TEST_CASE("data build --format chat, and data show of what it has made") {
                  "are for --format chat"));
 }
 
+TEST_CASE("data build: the example of docs/fine-tuning.md") {
+  const data::TempDir dir;
+  const ProgramResult built =
+      RunProgram("data build --format chat --input " ENGINE_SOURCE_DIR
+                 "/tests/data/chat/conversations.jsonl --output-prefix " +
+                 dir / "chat" + " --chat-template " ENGINE_SOURCE_DIR "/tests/data/chat/chatml.jinja");
+  CHECK(built.exit_code == 0);
+  CHECK(Contains(built.output, "4 conversations, "));
+  CHECK(Contains(
+      RunProgram("data show " + dir / "chat" + " --sample 1 --tokenizer byte").output,
+      "<|im_start|>user⏎\n2 + 2?<|im_end|>⏎\n<|im_start|>assistant⏎\n⟦4.<|im_end|>⟧⏎\n<|im_start|>user⏎\nAnd "
+      "one more?<|im_end|>⏎\n"
+      "<|im_start|>assistant⏎\n⟦5.<|im_end|>⟧⏎\n"));
+}
+
 TEST_CASE("data show of a recipe: a sample as training takes it") {
   const data::TempDir dir;
   data::WriteFile(dir / "in.txt", "one\n--\ntwo\n--\nthree\n--\nfour five six seven\n");

@@ -8,7 +8,7 @@
 namespace engine::jinja {
 namespace {
 
-constexpr int kMostDepth = 200;
+constexpr int kMostNesting = 200;
 constexpr std::string_view kStatements =
     "if, for, set, with, macro, call, filter, generation, break, continue and raw";
 
@@ -31,7 +31,8 @@ void Parser::Fail(Place place, std::string what) {
 }
 
 bool Parser::Enter() {
-  if (++depth_ > kMostDepth) Fail(now().place, fmt::format("is nested deeper than {} levels", kMostDepth));
+  if (++depth_ > kMostNesting)
+    Fail(now().place, fmt::format("is nested deeper than {} levels", kMostNesting));
   return !failed();
 }
 

@@ -25,7 +25,7 @@ std::size_t CharacterLength(std::string_view text) {
 }
 
 // The byte of a token "<0x0A>".
-std::optional<char> ByteOf(std::string_view token) {
+std::optional<char> ByteOfToken(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   unsigned value = 0;
   const auto read = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
@@ -185,7 +185,7 @@ std::optional<std::size_t> TokenPlaces::Spelled(std::int32_t id, std::string_vie
     return std::nullopt;
   }
   if (const auto spelled = SpelledBy(token, text, is_first)) return spelled;
-  const std::optional<char> byte = byte_fallback_ ? ByteOf(token) : std::nullopt;
+  const std::optional<char> byte = byte_fallback_ ? ByteOfToken(token) : std::nullopt;
   if (byte.has_value() && text.starts_with(*byte)) return 1;
   if (!prefix_.empty() && token.starts_with(prefix_)) token.remove_prefix(prefix_.size());
   if (!suffix_.empty() && token.ends_with(suffix_)) token.remove_suffix(suffix_.size());
