@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kTemplate =
     "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% "
     "endgeneration %}{% else %}"
-    "{{ m.content }}{% endif %}\n{% endfor %}{{ strftime_now('%d %b %Y') }}";
+    "{{ m.content }}{% endif %}{{ '\\n' }}{% endfor %}{{ strftime_now('%d %b %Y') }}";
 
 }  // namespace
 
@@ -23,22 +23,23 @@ TEST_CASE("data build --format chat, and data show of what it has made") {
                             dir / "out" + " --chat-template " + dir / "t.jinja" + " --chat-time 2024-07-26";
   const ProgramResult built = RunProgram(build + " --chat-key messages=turns --append-eod");
   CHECK(built.exit_code == 0);
-  CHECK(built.output == "1 conversations, 38 tokens (uint16), 2 of them learned, from 91 B in 1 files, by " +
+  CHECK(built.output == "1 conversations, 37 tokens (uint16), 2 of them learned, from 81 B in 1 files, by " +
                             dir / "t.jinja" + "\n" + dir / "out" + "\n" + dir / "out_loss_mask" + "\n");
   const ProgramResult shown = RunProgram("data show " + dir / "out" + " --tokenizer byte");
   CHECK(shown.output == dir / "out" +
-                            ", sequence 0 of 1: 38 tokens, 2 of them learned (5.3 %), shown as ⟦…⟧\n"
+                            ", sequence 0 of 1: 37 tokens, 2 of them learned (5.4 %), shown as ⟦…⟧\n"
                             "<user>2+2?⏎\n<assistant>⟦4.⟧⏎\n26 Jul 2024<end of document>\n");
   const ProgramResult coloured = RunProgram("data show " + dir / "out" + " --tokenizer byte --color always");
   CHECK(Contains(coloured.output, "\033[32m4.\033[0m"));
-  CHECK(Contains(RunProgram("data show " + dir / "out").output, " ⟦ 52 46⟧ 10 "));
+  CHECK(Contains(RunProgram("data show " + dir / "out").output, "62⟦ 52 46⟧ 10 "));
   CHECK(RunProgram("data show " + dir / "out" + " --sample 1").output ==
         "error: " + dir / "out" + " has 1 sequences; --sample goes from 0 to 0\n");
   CHECK(RunProgram(build + " --chat-key turns=turns").exit_code == 1);
   CHECK(Contains(RunProgram(build + " --drop-duplicates").output,
                  "error: --drop-duplicates is not for --format chat"));
-  CHECK(Contains(RunProgram(build + " --chat-time 2024-02-30").output,
-                 "error: --chat-time \"2024-02-30\" is no time"));
+  CHECK(Contains(
+      RunProgram("data build --format chat --input x --output-prefix y --chat-time 2024-02-30").output,
+      "error: --chat-time \"2024-02-30\" is no time"));
   CHECK(Contains(RunProgram("data build --input x --output-prefix y --loss-on all").output,
                  "are for --format chat"));
 }
@@ -60,15 +61,17 @@ TEST_CASE("data build: the example of docs/fine-tuning.md") {
 
 TEST_CASE("data show of a recipe: a sample as training takes it") {
   const data::TempDir dir;
-  data::WriteFile(dir / "in.txt", "one\n--\ntwo\n--\nthree\n--\nfour five six seven\n");
+  data::WriteFile(dir / "in.txt",
+                  "one, two, three\n--\nfour, five, six\n--\nseven, eight\n--\nnine, ten, eleven\n");
   CHECK(RunProgram("data build --format text --document-separator -- --append-eod --input " + dir / "in.txt" +
                    " --output-prefix " + dir / "d")
             .exit_code == 0);
-  const std::string show = "data show " ENGINE_SOURCE_DIR "/recipes/quickstart.toml --set data.paths='[\"" +
-                           dir / "d_text_document" +
-                           "\"]' --set data.documents=separate --set data.split='[100,0,0]' --set "
-                           "evaluation.iterations=0 --set training.sequence_length=16 "
-                           "--set training.iterations=2";
+  const std::string show =
+      "data show " ENGINE_SOURCE_DIR "/recipes/quickstart.toml --set data.paths='[\"" +
+      dir / "d_text_document" +
+      "\"]' --set data.documents=masked --set data.split='\"50,50,0\"' --set "
+      "data.sequence_length=16 --set schedule.warmup_iterations=0 --set schedule.decay_iterations=2 "
+      "--set training.iterations=2";
   const ProgramResult shown = RunProgram(show);
   CHECK(shown.exit_code == 0);
   CHECK(Contains(shown.output,
