@@ -119,6 +119,7 @@ CASES = [
     "{% for m in messages %}{% if loop.first %}[{% endif %}{{ m.role }}{% if not loop.last %}, {% else %}]{% endif %}{% endfor %}",
     "{% for i in range(9) %}{% if i is odd %}{% continue %}{% endif %}{% if i > 6 %}{% break %}{% endif %}{{ i }}{% endfor %}",
     "{% for x in [] %}a{% else %}none{% endfor %}{% for x in l if x > 1 %}{{ loop.index }}/{{ loop.length }}:{{ x }} {% endfor %}",
+    "{% for i in l %}{% break %}{% else %}no round was whole{% endfor %}{% for i in l %}{% if i == 2 %}{% break %}{% endif %}{% else %}x{% endfor %}",
     "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{{ d['items'] }}{% for k in d %}{{ k }}{% endfor %}",
     "{% for x in 'abc' %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.previtem }}{{ loop.nextitem }}"
     "{{ loop.cycle('x', 'y') }}{{ loop.changed(x) }}{{ loop.depth }}{% endfor %}",
