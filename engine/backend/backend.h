@@ -69,6 +69,14 @@ struct LaunchArgs {
   const std::byte* PartAddress() const { return direct != nullptr ? direct->OtherPart() : part.data(); }
 };
 
+// A copy between the arena and the host's memory of a rank (plan::HostCopy). Its addresses are fixed.
+struct HostCopyArgs {
+  plan::HostCopy::Direction direction = plan::HostCopy::Direction::kToHost;
+  std::byte* arena = nullptr;
+  std::byte* host = nullptr;
+  std::int64_t bytes = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -80,6 +88,11 @@ class Backend {
   virtual absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) = 0;
   // Zeroes the arena, after the last Prepare.
   virtual absl::Status ClearArena() { return absl::OkStatus(); }
+
+  // The host's memory in which a rank's activations wait: called once, where the plan has such (StagePlan::host_bytes).
+  virtual absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) = 0;
+  // Runs on plan::kHostStream.
+  virtual std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) = 0;
 
   // Error: there is no kernel of that name for these dtypes.
   virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) = 0;

@@ -87,6 +87,8 @@ absl::Status File::Sync() const {
 
 absl::StatusOr<File> CreateFile(const std::string& path) { return Open(path, O_RDWR | O_CREAT | O_TRUNC); }
 
+absl::StatusOr<File> OpenForWriting(const std::string& path) { return Open(path, O_RDWR | O_CREAT); }
+
 absl::StatusOr<File> OpenForReading(const std::string& path) { return Open(path, O_RDONLY); }
 
 absl::StatusOr<File> OpenFolder(const std::string& path) {

@@ -43,7 +43,8 @@ class File {
 };
 
 // Only regular files (base/file.h); symbolic links are refused.
-absl::StatusOr<File> CreateFile(const std::string& path);  // new or emptied, read and write
+absl::StatusOr<File> CreateFile(const std::string& path);      // new or emptied, read and write
+absl::StatusOr<File> OpenForWriting(const std::string& path);  // as it stands there, or new; read and write
 absl::StatusOr<File> OpenForReading(const std::string& path);
 absl::StatusOr<File> OpenFolder(const std::string& path);
 // Scratch in memory (/dev/shm; the system's temporary folder where there is none), sparse. Its owner unlinks

@@ -12,6 +12,7 @@
 #include "engine/backend/cuda/exchange/push_communicator.h"
 #include "engine/backend/cuda/launch/cuda_backend.h"
 #include "engine/backend/cuda/libraries/libraries.h"
+#include "engine/base/cache_folder.h"
 
 namespace engine::cli {
 namespace {
@@ -79,13 +80,6 @@ void ShareGpu(const launch::Placement& placement, int visible, state::Device* de
 }
 
 }  // namespace
-
-std::string CacheFolder() {
-  if (const char* folder = std::getenv("ENGINE_CACHE")) return folder;
-  if (const char* folder = std::getenv("XDG_CACHE_HOME")) return std::filesystem::path(folder) / "engine";
-  if (const char* home = std::getenv("HOME")) return std::filesystem::path(home) / ".cache" / "engine";
-  return "";
-}
 
 std::string GemmCacheFile() {
   const std::string folder = CacheFolder();

@@ -16,10 +16,7 @@ absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const
 absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                            ProcessGroup* group);
 
-// $ENGINE_CACHE, else $XDG_CACHE_HOME/engine, else $HOME/.cache/engine; empty where there is none of them.
-std::string CacheFolder();
-
-// Name of the file of matrix products' algorithms in that folder; empty where there is no folder.
+// Name of the file of matrix products' algorithms in the cache's folder (base/cache_folder.h); empty where there is none.
 std::string GemmCacheFile();
 
 }  // namespace engine::cli

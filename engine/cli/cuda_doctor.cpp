@@ -7,6 +7,7 @@
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/launch/attention_choice.h"
 #include "engine/backend/cuda/libraries/libraries.h"
+#include "engine/base/cache_folder.h"
 #include "engine/base/units.h"
 #include "engine/cli/cuda_device.h"
 #endif

@@ -1,6 +1,9 @@
 // `engine data`: make a tokenised data set from text, and look at one.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,11 +15,15 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/data_chat.h"
 #include "engine/cli/data_show.h"
+#include "engine/cli/progress_line.h"
 #include "engine/cli/recipe_options.h"
+#include "engine/cli/stop_signals.h"
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
 #include "engine/data/rearrange.h"
+#include "engine/data/remote_output.h"
 #include "engine/data/temporary_file.h"
+#include "engine/data/unfinished_build.h"
 
 namespace engine::cli {
 namespace {
@@ -59,28 +66,90 @@ absl::StatusOr<std::unique_ptr<data::Tokenizer>> TokenizerOf(const recipe::Token
   return data::MakeTokenizer(files);
 }
 
+// "1:02:03", "2:03".
+std::string Clock(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+// The share is of the inputs' bytes as they are on disk, and so is the time left; MB are of text.
+std::string ProgressText(const data::BuildProgress& progress, double seconds) {
+  const std::int64_t read = progress.read_bytes - progress.resumed_bytes;
+  const std::int64_t left = progress.input_bytes - progress.read_bytes;
+  std::string text = fmt::format("{:.1f} %, {:.1f} MB/s",
+                                 100 * static_cast<double>(progress.read_bytes) /
+                                     static_cast<double>(std::max(progress.input_bytes, std::int64_t{1})),
+                                 static_cast<double>(progress.text_bytes) / 1e6 / seconds);
+  if (read > 0 && left >= 0)
+    text += fmt::format(", {} left", Clock(seconds * static_cast<double>(left) / static_cast<double>(read)));
+  return text + fmt::format("; {} documents, {} tokens of {} of text; {} of {} files",
+                            WithThousands(progress.documents),
+                            FormatCount(static_cast<double>(progress.tokens)),
+                            FormatBytes(progress.text_bytes), progress.finished_inputs, progress.inputs);
+}
+
+absl::StatusOr<data::PreprocessResult> BuildWithProgress(data::PreprocessOptions options,
+                                                         const data::Tokenizer& tokenizer) {
+  ProgressLine line;
+  const auto begin = std::chrono::steady_clock::now();
+  options.progress = [&](const data::BuildProgress& progress) {
+    if (!line.IsDue()) return;
+    line.Show(ProgressText(progress,
+                           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+  };
+  options.stopped = [] { return StopSignals::Came() != 0; };
+  return data::Preprocess(options, tokenizer);
+}
+
+// Why a build has failed, or was stopped, and how it goes on.
+int FailBuild(const absl::Status& status, const std::string& output_prefix) {
+  const int exit_code = absl::IsCancelled(status) ? 128 + StopSignals::Came() : Fail(status);
+  const std::string unfinished = data::UnfinishedPath(output_prefix);
+  std::error_code ignored;
+  if (absl::IsCancelled(status)) Print(stderr, "note: stopped\n");
+  if (!absl::IsFailedPrecondition(status) && std::filesystem::exists(unfinished, ignored)) {
+    Print(stderr,
+          "note: what is done is kept in {}: the same command goes on from there, and begins anew with "
+          "--restart\n",
+          unfinished);
+  }
+  return exit_code;
+}
+
 int Build(const BuildArguments& arguments) {
   data::PreprocessOptions options = arguments.options;
   options.tokenizer = arguments.tokenizer;
-  options.format = arguments.format == "text" ? data::InputFormat::kText : data::InputFormat::kJsonLines;
+  options.format = arguments.format == "text"      ? data::InputFormat::kText
+                   : arguments.format == "parquet" ? data::InputFormat::kParquet
+                                                   : data::InputFormat::kJsonLines;
   const bool is_chat = arguments.format == "chat";
   if (!is_chat && arguments.chat.any())
     return Fail(
         InvalidArgument("--chat-template, --loss-on, --chat-key and --chat-time are for --format chat"));
   if (!is_chat && options.format != data::InputFormat::kText && !options.document_separator.empty()) {
-    return Fail(InvalidArgument("--document-separator is for --format text; a line of JSON is a document"));
+    return Fail(InvalidArgument(
+        "--document-separator is for --format text; a line of JSON, or a row of Parquet, is a document"));
   }
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = TokenizerOf(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
-  data::RemoveTemporaryFilesOnSignals();
   if (is_chat) {
+    data::RemoveTemporaryFilesOnSignals();
     const absl::StatusOr<std::string> made = BuildChat(arguments.chat, options, **tokenizer);
     if (!made.ok()) return Fail(made.status());
     Print(stdout, "{}", *made);
     return 0;
   }
-  const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
-  if (!result.ok()) return Fail(result.status());
+  const StopSignals signals;
+  absl::StatusOr<data::PreprocessResult> result;
+  const absl::Status status = data::MakeAt(arguments.options.output_prefix, [&](const std::string& prefix) {
+    options.output_prefix = prefix;
+    result = BuildWithProgress(options, **tokenizer);
+    return result.status();
+  });
+  if (!status.ok()) return FailBuild(status, options.output_prefix);
+  if (result->resumed_documents > 0)
+    Print(stdout, "{} documents had been read before\n", WithThousands(result->resumed_documents));
   std::int64_t bytes = 0;
   std::int64_t duplicates = 0;
   for (const data::ReadInput& input : result->inputs) {
@@ -91,7 +160,7 @@ int Build(const BuildArguments& arguments) {
     Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
           WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
           Name(result->type), FormatBytes(bytes), result->inputs.size(), PassedOverText(result->passed_over),
-          made.prefix);
+          data::PublishedName(made.prefix, options.output_prefix, arguments.options.output_prefix));
   }
   if (duplicates > 0) {
     Print(stdout, "{} documents stood before{}\n", WithThousands(duplicates),
@@ -111,7 +180,8 @@ std::string ShownText(std::string text) {
 }
 
 // Documents that lie evenly in the data set, with their ids and, by a tokenizer, their text.
-void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const data::Tokenizer* tokenizer) {
+absl::Status PrintSample(const data::IndexedDataset& dataset, std::int64_t count,
+                         const data::Tokenizer* tokenizer) {
   constexpr std::size_t kMostIds = 16;
   const std::int64_t shown = std::min(count, dataset.documents());
   for (std::int64_t i = 0; i < shown; ++i) {
@@ -123,7 +193,7 @@ void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const 
     for (std::int64_t sequence = first; sequence < last; ++sequence) {
       std::vector<std::int32_t> ids(
           static_cast<std::size_t>(dataset.lengths()[static_cast<std::size_t>(sequence)]));
-      dataset.Read(sequence, 0, ids);
+      RETURN_IF_ERROR(dataset.Read(sequence, 0, ids));
       const std::size_t some = std::min(ids.size(), kMostIds);
       Print(stdout, "  {} tokens: {}{}\n", ids.size(),
             fmt::join(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(some), " "),
@@ -131,6 +201,7 @@ void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const 
       if (tokenizer != nullptr) Print(stdout, "  {}\n", ShownText(tokenizer->Decode(ids)));
     }
   }
+  return absl::OkStatus();
 }
 
 struct InfoArguments {
@@ -148,23 +219,25 @@ int Info(const InfoArguments& arguments) {
     if (!made.ok()) return Fail(made.status());
     tokenizer = *std::move(made);
   }
-  const data::TokenScan scan = dataset->Scan();
-  const std::optional<double> entropy = data::UnigramEntropy(*dataset, scan);
+  const absl::StatusOr<data::TokenScan> scan = dataset->Scan();
+  if (!scan.ok()) return Fail(scan.status());
+  const absl::StatusOr<std::optional<double>> entropy = data::UnigramEntropy(*dataset, *scan);
+  if (!entropy.ok()) return Fail(entropy.status());
   Print(stdout, "prefix           {}\n", dataset->prefix());
   Print(stdout, "documents        {}\n", WithThousands(dataset->documents()));
   Print(stdout, "sequences        {}\n", WithThousands(dataset->sequences()));
   Print(stdout, "tokens           {}\n", WithThousands(dataset->tokens()));
   Print(stdout, "token type       {}\n", Name(dataset->type()));
   Print(stdout, "bytes of .bin    {}\n", WithThousands(dataset->bin_bytes()));
-  Print(stdout, "smallest token   {}\n", scan.min);
-  Print(stdout, "largest token    {}\n", scan.max);
-  if (entropy.has_value()) {
-    Print(stdout, "unigram entropy  {:.4f} nats per token\n", *entropy);
+  Print(stdout, "smallest token   {}\n", scan->min);
+  Print(stdout, "largest token    {}\n", scan->max);
+  if (entropy->has_value()) {
+    Print(stdout, "unigram entropy  {:.4f} nats per token\n", **entropy);
   } else {
     Print(stdout, "unigram entropy  not counted: token ids are outside 0 to 2^24 - 1\n");
   }
-  PrintSample(*dataset, arguments.sample, tokenizer.get());
-  return 0;
+  const absl::Status printed = PrintSample(*dataset, arguments.sample, tokenizer.get());
+  return printed.ok() ? 0 : Fail(printed);
 }
 
 // One line for each; all are looked at.
@@ -176,12 +249,16 @@ int Verify(const std::vector<std::string>& prefixes, std::int64_t vocab) {
       exit_code = Fail(dataset.status());
       continue;
     }
-    const data::TokenScan scan = dataset->Scan();
-    if (dataset->tokens() > 0 && (scan.min < 0 || (vocab > 0 && scan.max >= vocab))) {
-      const bool low = scan.min < 0;
+    const absl::StatusOr<data::TokenScan> scan = dataset->Scan();
+    if (!scan.ok()) {
+      exit_code = Fail(scan.status());
+      continue;
+    }
+    if (dataset->tokens() > 0 && (scan->min < 0 || (vocab > 0 && scan->max >= vocab))) {
+      const bool low = scan->min < 0;
       exit_code =
-          Fail(InvalidArgument("{}: token {} at position {} is outside {}", prefix, low ? scan.min : scan.max,
-                               low ? scan.first_min : scan.first_max,
+          Fail(InvalidArgument("{}: token {} at position {} is outside {}", prefix,
+                               low ? scan->min : scan->max, low ? scan->first_min : scan->first_max,
                                vocab > 0 ? fmt::format("a vocabulary of {}", vocab) : "all vocabularies"));
       continue;
     }
@@ -191,8 +268,18 @@ int Verify(const std::vector<std::string>& prefixes, std::int64_t vocab) {
   return exit_code;
 }
 
-int PrintMade(const absl::StatusOr<std::vector<data::MadeDataset>>& made) {
-  if (!made.ok()) return Fail(made.status());
+using MadeDatasets = absl::StatusOr<std::vector<data::MadeDataset>>;
+
+int PrintMade(const std::string& output, const std::function<MadeDatasets(const std::string& prefix)>& make) {
+  MadeDatasets made;
+  const absl::Status status = data::MakeAt(output, [&](const std::string& prefix) {
+    made = make(prefix);
+    if (!made.ok()) return made.status();
+    for (data::MadeDataset& dataset : *made)
+      dataset.prefix = data::PublishedName(dataset.prefix, prefix, output);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return Fail(status);
   for (const data::MadeDataset& dataset : *made) {
     Print(stdout, "{} documents, {} sequences, {} tokens\n{}\n", WithThousands(dataset.documents),
           WithThousands(dataset.sequences), WithThousands(dataset.tokens), dataset.prefix);
@@ -220,24 +307,27 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   const auto arguments = std::make_shared<BuildArguments>();
   data::PreprocessOptions& options = arguments->options;
   command
-      ->add_option("--input", options.inputs,
-                   "Text files, plain or compressed by gzip or Zstandard, and directories of them")
+      ->add_option(
+          "--input", options.inputs,
+          "Text files, plain or compressed by gzip or Zstandard, Parquet files, and directories of them; "
+          "s3:// and http(s):// too")
       ->required()
       ->type_name("FILE");
   command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
       ->required()
       ->type_name("PREFIX");
   command
-      ->add_option("--format", arguments->format,
-                   "jsonl: one JSON object a line; text: plain text; chat: one conversation a line, as JSON, "
-                   "into PREFIX and "
-                   "PREFIX_loss_mask")
-      ->check(CLI::IsMember({"jsonl", "text", "chat"}))
+      ->add_option(
+          "--format", arguments->format,
+          "jsonl: one JSON object a line, or rows of Parquet; parquet: these alone; text: plain text; "
+          "chat: one conversation a line, as JSON, into PREFIX and PREFIX_loss_mask")
+      ->check(CLI::IsMember({"jsonl", "parquet", "text", "chat"}))
       ->capture_default_str();
   command
       ->add_option(
           "--json-key", options.json_keys,
-          "Keys whose values are texts, each for a data set named after it; a.b is b in the object a")
+          "Keys (columns of Parquet) whose values are texts, each for a data set named after it; a.b is b "
+          "in the object a")
       ->type_name("KEY")
       ->capture_default_str();
   command->add_option("--document-separator", options.document_separator,
@@ -252,11 +342,17 @@ void AddBuild(CLI::App* parent, int* exit_code) {
                    "Threads that tokenise; the data set is the same with any number of them")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  command->add_flag("--restart", options.restart,
+                    "Throw away what a build of the same PREFIX, killed or stopped, has left unfinished");
   AddTokenizer(command, &arguments->tokenizer);
   command->add_option("--end-of-document", arguments->tokenizer.end_of_document,
                       "The token of --append-eod, where the tokenizer's files do not tell it");
   command->footer(
-      "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options");
+      "A build that was killed or stopped goes on where it was when it is started again; one of --format "
+      "chat "
+      "begins anew.\n"
+      "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options; 128 + n a "
+      "stop by signal n");
   command->callback([arguments, exit_code] { *exit_code = Build(*arguments); });
 }
 
@@ -331,9 +427,10 @@ void AddMerge(CLI::App* parent, int* exit_code) {
   command->footer("Exit codes: 0 written; 1 the data sets or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] {
     data::RemoveTemporaryFilesOnSignals();
-    const absl::StatusOr<data::MadeDataset> made =
-        data::MergeDatasets(arguments->prefixes, arguments->output);
-    *exit_code = made.ok() ? PrintMade(std::vector{*made}) : Fail(made.status());
+    *exit_code = PrintMade(arguments->output, [&](const std::string& output) -> MadeDatasets {
+      ASSIGN_OR_RETURN(data::MadeDataset made, data::MergeDatasets(arguments->prefixes, output));
+      return std::vector{std::move(made)};
+    });
   });
 }
 
@@ -356,8 +453,9 @@ void AddSplit(CLI::App* parent, int* exit_code) {
   command->footer("Exit codes: 0 written; 1 the data set or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] {
     data::RemoveTemporaryFilesOnSignals();
-    *exit_code =
-        PrintMade(data::SplitDataset(arguments->prefixes.front(), arguments->parts, arguments->output));
+    *exit_code = PrintMade(arguments->output, [&](const std::string& output) {
+      return data::SplitDataset(arguments->prefixes.front(), arguments->parts, output);
+    });
   });
 }
 

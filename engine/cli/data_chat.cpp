@@ -8,6 +8,7 @@
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/data/chat_build.h"
+#include "engine/data/remote_output.h"
 
 namespace engine::cli {
 namespace {
@@ -62,6 +63,8 @@ absl::Status CheckOptions(const data::PreprocessOptions& options) {
   if (options.json_keys != std::vector<std::string>{"text"})
     return InvalidArgument("--json-key is not for --format chat; --chat-key names the keys of conversations");
   if (options.drop_duplicates) return InvalidArgument("--drop-duplicates is not for --format chat");
+  if (options.restart)
+    return InvalidArgument("--restart is not for --format chat, which leaves nothing unfinished");
   if (!options.document_separator.empty())
     return InvalidArgument("--document-separator is for --format text; a line of JSON is a conversation");
   return absl::OkStatus();
@@ -102,12 +105,16 @@ absl::StatusOr<std::string> BuildChat(const ChatArguments& arguments, const data
   ASSIGN_OR_RETURN(const data::ChatTemplate made,
                    data::ChatTemplate::Open(arguments.chat_template, options.tokenizer.path, time));
   chat.inputs = options.inputs;
-  chat.output_prefix = options.output_prefix;
   chat.loss_on = arguments.loss_on == "all" ? data::LossOn::kAll : data::LossOn::kAssistant;
   chat.append_eod = options.append_eod;
   chat.tokenizer = options.tokenizer;
   chat.workers = options.workers;
-  ASSIGN_OR_RETURN(const data::ChatBuildResult result, data::BuildConversations(chat, made, tokenizer));
+  data::ChatBuildResult result;
+  RETURN_IF_ERROR(data::MakeAt(options.output_prefix, [&](const std::string& prefix) {
+    chat.output_prefix = prefix;
+    ASSIGN_OR_RETURN(result, data::BuildConversations(chat, made, tokenizer));
+    return absl::OkStatus();
+  }));
   std::int64_t bytes = 0;
   for (const data::ReadInput& input : result.inputs) bytes += input.bytes;
   std::string text =
@@ -117,7 +124,7 @@ absl::StatusOr<std::string> BuildChat(const ChatArguments& arguments, const data
   if (result.nothing_to_learn > 0)
     text += fmt::format("{} conversations have nothing to learn: no turn of the assistant\n",
                         WithThousands(result.nothing_to_learn));
-  text += fmt::format("{}\n{}\n", result.made.prefix, data::LossMaskPrefix(result.made.prefix));
+  text += fmt::format("{}\n{}\n", options.output_prefix, data::LossMaskPrefix(options.output_prefix));
   return text;
 }
 

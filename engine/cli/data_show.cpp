@@ -18,6 +18,7 @@
 #include "engine/data/indexed_dataset.h"
 #include "engine/data/source.h"
 #include "engine/model/load.h"
+#include "engine/storage/storage.h"
 
 namespace engine::cli {
 namespace {
@@ -29,6 +30,12 @@ struct ShownSample {
   std::vector<std::int32_t> starts = {0};  // of documents
 };
 
+absl::StatusOr<bool> IsThere(const std::string& name) {
+  const absl::Status opened = storage::Open(name).status();
+  if (opened.ok() || absl::IsNotFound(opened)) return opened.ok();
+  return opened;
+}
+
 absl::StatusOr<ShownSample> SequenceOf(const std::string& prefix, std::int64_t index) {
   ASSIGN_OR_RETURN(const data::IndexedDataset dataset, data::IndexedDataset::Open(prefix));
   if (index >= dataset.sequences())
@@ -38,17 +45,18 @@ absl::StatusOr<ShownSample> SequenceOf(const std::string& prefix, std::int64_t i
                      .tokens = {},
                      .counts = {}};
   sample.tokens.resize(static_cast<std::size_t>(dataset.lengths()[static_cast<std::size_t>(index)]));
-  dataset.Read(index, 0, sample.tokens);
+  RETURN_IF_ERROR(dataset.Read(index, 0, sample.tokens));
   sample.counts.assign(sample.tokens.size(), 1);
   const std::string mask_prefix = data::LossMaskPrefix(prefix);
-  if (std::filesystem::exists(mask_prefix + ".idx")) {
+  ASSIGN_OR_RETURN(const bool has_mask, IsThere(mask_prefix + ".idx"));
+  if (has_mask) {
     ASSIGN_OR_RETURN(const data::IndexedDataset mask, data::IndexedDataset::Open(mask_prefix));
     if (!std::equal(mask.lengths().begin(), mask.lengths().end(), dataset.lengths().begin(),
                     dataset.lengths().end()))
       return InvalidArgument("{} is not the mask of {}: its sequences have other lengths", mask_prefix,
                              prefix);
     std::vector<std::int32_t> counts(sample.tokens.size());
-    mask.Read(index, 0, counts);
+    RETURN_IF_ERROR(mask.Read(index, 0, counts));
     std::transform(counts.begin(), counts.end(), sample.counts.begin(),
                    [](std::int32_t one) { return one != 0 ? 1 : 0; });
   }

@@ -69,7 +69,17 @@ Recipes, configurations and schemas that come with the program; a recipe names t
 The folder that \fBengine:\fR names stand for, in place of the installed one.
 .TP
 \fBENGINE_CACHE\fR
-Where measured choices of matrix products are kept.
+Where measured choices of matrix products, compiled copies of large tokenizers, and copies of indexes of data sets in buckets
+and on web servers are kept.
+.TP
+\fBENGINE_CACHE_LIMIT\fR
+How much these copies may take, as in 100GB; 32 GiB where it is not set.
+.TP
+\fBAWS_ACCESS_KEY_ID\fR, \fBAWS_SECRET_ACCESS_KEY\fR, \fBAWS_SESSION_TOKEN\fR, \fBAWS_REGION\fR, \fBAWS_DEFAULT_REGION\fR
+Who reads and writes \fIs3://BUCKET/KEY\fR, and in which region. Files of credentials are not read.
+.TP
+\fBAWS_ENDPOINT_URL_S3\fR, \fBAWS_ENDPOINT_URL\fR
+Another server of S3's interface than AWS.
 .TP
 \fBENGINE_COORDINATOR\fR, \fBENGINE_TOKEN\fR
 Rank 0's HOST:PORT and the secret of a run of several hosts.

@@ -2,12 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -20,8 +17,9 @@
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
+#include "engine/cli/progress_line.h"
 #include "engine/cli/recipe_options.h"
-#include "engine/launch/stop_requests.h"
+#include "engine/cli/stop_signals.h"
 #include "engine/model/load.h"
 #include "engine/search/report.h"
 #include "engine/search/search.h"
@@ -56,77 +54,16 @@ absl::Status SetWorld(std::int64_t world, recipe::Recipe* recipe) {
   return absl::OkStatus();
 }
 
-launch::StopRequests stop_requests;
-std::atomic<int> stop_signal = 0;  // the first that came; 0: none
-static_assert(std::atomic<int>::is_always_lock_free);
-
-// As long as this lives, SIGINT and SIGTERM ask the search to end with what it has found. A second one, sent
-// later than a repetition of the first would be (launch/stop_requests.h), ends the program at once.
-class SearchSignals {
- public:
-  SearchSignals() {
-    stop_requests.Forget();
-    stop_signal = 0;
-    old_interrupt_ = std::signal(SIGINT, Note);
-    old_terminate_ = std::signal(SIGTERM, Note);
+std::string ProgressText(const search::SearchProgress& progress) {
+  std::string text =
+      fmt::format("{} of {} layouts", WithThousands(progress.looked_at), WithThousands(progress.layouts));
+  if (progress.compiled > 0) text += fmt::format(", {} plans compared", WithThousands(progress.compiled));
+  if (progress.best != nullptr) {
+    text += fmt::format("; best so far {:.3f} s, {}: {}", progress.best_s, FormatBytes(progress.best_bytes),
+                        progress.best->ToString());
   }
-  ~SearchSignals() {
-    std::signal(SIGINT, old_interrupt_);
-    std::signal(SIGTERM, old_terminate_);
-  }
-  SearchSignals(const SearchSignals&) = delete;
-  SearchSignals& operator=(const SearchSignals&) = delete;
-
- private:
-  static void Note(int number) {
-    const launch::StopRequests::Meaning meaning = stop_requests.Take(number);
-    if (meaning == launch::StopRequests::Meaning::kStop) stop_signal = number;
-    if (meaning != launch::StopRequests::Meaning::kInsists) return;
-    std::signal(number, SIG_DFL);
-    std::raise(number);
-  }
-  void (*old_interrupt_)(int);
-  void (*old_terminate_)(int);
-};
-
-// One line that is written anew on a terminal, and lines elsewhere.
-class ProgressLine {
- public:
-  ProgressLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
-  ~ProgressLine() { Clear(); }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
-  void Show(const search::SearchProgress& progress) {
-    std::string text =
-        fmt::format("{} of {} layouts", WithThousands(progress.looked_at), WithThousands(progress.layouts));
-    if (progress.compiled > 0) text += fmt::format(", {} plans compared", WithThousands(progress.compiled));
-    if (progress.best != nullptr) {
-      text += fmt::format("; best so far {:.3f} s, {}: {}", progress.best_s, FormatBytes(progress.best_bytes),
-                          progress.best->ToString());
-    }
-    Clear();
-    if (terminal_)
-      text.resize(std::min(text.size(), Columns() - 1));  // a line that wraps cannot be taken back
-    Print(stderr, "{}{}", text, terminal_ ? "" : "\n");
-    std::fflush(stderr);
-    shown_ = true;
-  }
-  void Clear() {
-    if (terminal_ && shown_) Print(stderr, "\r\033[K");
-    std::fflush(stderr);
-    shown_ = false;
-  }
-
- private:
-  static size_t Columns() {
-    winsize size = {};
-    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
-  }
-
-  const bool terminal_;
-  bool shown_ = false;
-};
+  return text;
+}
 
 // What `engine check` would say of the best.
 std::vector<std::string> NotesOf(const recipe::Recipe& found) {
@@ -157,10 +94,10 @@ absl::StatusOr<search::SearchResult> RunSearch(const SearchArguments& arguments,
                                                       : search::SearchOptions::Objective::kTime;
   options.memory_share = arguments.memory_percent / 100;
   if (options.threads == 0) options.threads = HardwareThreads();
-  options.stopped = [] { return stop_requests.any(); };
+  options.stopped = [] { return StopSignals::Came() != 0; };
   ProgressLine line;
   if (arguments.progress || ::isatty(STDERR_FILENO) == 1)
-    options.progress = [&](const search::SearchProgress& progress) { line.Show(progress); };
+    options.progress = [&](const search::SearchProgress& progress) { line.Show(ProgressText(progress)); };
   return search::Search(recipe, {.profile = ProfileOf(recipe)}, options);
 }
 
@@ -199,7 +136,7 @@ int Search(const SearchArguments& arguments) {
     Print(stderr, "engine search: {}\n", Message(fits));
     return 2;
   }
-  const SearchSignals signals;
+  const StopSignals signals;
   const absl::StatusOr<search::SearchResult> result = RunSearch(arguments, recipe);
   if (!result.ok()) {
     Print(stderr, "engine search: {}\n", Message(result.status()));
@@ -207,7 +144,7 @@ int Search(const SearchArguments& arguments) {
   }
   if (result->interrupted) Print(stderr, "engine search: interrupted; this is what was found\n");
   PrintFound(arguments, *result, recipe);
-  const int code = result->interrupted ? 128 + stop_signal : result->best.empty() ? 1 : 0;
+  const int code = result->interrupted ? 128 + StopSignals::Came() : result->best.empty() ? 1 : 0;
   if (arguments.out.empty() || result->best.empty()) return code;
   search::SetLayout(result->best.front().layout, &recipe);
   const int written = WriteFound(arguments, recipe);

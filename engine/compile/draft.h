@@ -48,7 +48,8 @@ inline plan::BufferRef Unplaced(const plan::Plan& plan, std::int32_t value) {
 
 // Whether it is over flat buffers alone.
 inline bool IsFlat(const plan::Instruction& instruction) {
-  return instruction.op() == nullptr && instruction.AsConversion() == nullptr;
+  return instruction.op() == nullptr && instruction.AsConversion() == nullptr &&
+         instruction.AsHostCopy() == nullptr;
 }
 
 // The input whose bytes output 0 may take over where nothing reads it afterwards, or −1.

@@ -33,7 +33,9 @@ std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& opti
   if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Halves(recipe, options) > 1) return "";
   const std::int64_t micro_batch = recipe.training.micro_batch;
   std::string why;
-  if (micro_batch % 2 != 0) {
+  if (recipe.offload.activation_layers > 0) {
+    why = "offload.activation_layers is for whole microbatches";
+  } else if (micro_batch % 2 != 0) {
     why = fmt::format("micro_batch {} has no two halves", micro_batch);
     if (recipe.parallelism.pp == 1 && recipe.microbatches() % 2 == 0)
       why += fmt::format("; with {}, each half is what a microbatch is now", 2 * micro_batch);
@@ -197,6 +199,7 @@ void AddNotes(const recipe::Recipe& recipe, const CompileOptions& options, Polic
 
 std::int64_t Halves(const recipe::Recipe& recipe, const CompileOptions& options) {
   const bool halves = options.halves && Overlaps(recipe, options) && ExchangesActivations(recipe) &&
+                      recipe.offload.activation_layers == 0 &&
                       recipe.training.micro_batch % (2 * recipe.model.sample_group) == 0;
   if (!halves || ZeroStageOf(recipe.parallelism) < 2) return halves ? 2 : 1;
   // FP8's gradients are made half by half (SumsShardsByHalves); and what each microbatch exchanges between
@@ -275,6 +278,7 @@ absl::StatusOr<Policy> ResolvePolicy(const recipe::Recipe& recipe, const Compile
                 .compute = recipe.precision.compute,
                 .bulk_gradients = recipe.precision.gradient_dtype == "bf16" ? DType::kBF16 : DType::kF32,
                 .recompute = RecomputeOf(recipe.recompute),
+                .hosted_layers = options.training ? recipe.offload.activation_layers : 0,
                 .sequence_parallel = p.sequence_parallel,
                 .fp8 = Fp8Of(recipe.precision),
                 .logits_bytes = recipe.training.logits_bytes,

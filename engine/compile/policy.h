@@ -74,6 +74,7 @@ struct Policy {
   std::string compute;                 // precision.compute
   DType bulk_gradients = DType::kF32;  // sums of gradients of bulk parameters (graph/role.h)
   RecomputePolicy recompute;
+  std::int64_t hosted_layers = 0;  // of each chunk, whose saved activations wait in the host's memory
   bool sequence_parallel = false;
   Fp8Options fp8;                 // of training
   std::int64_t logits_bytes = 0;  // budget of one chunk's logits in linear_cross_entropy

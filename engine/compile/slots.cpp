@@ -15,8 +15,8 @@ using NodeList = std::vector<std::int32_t>;
 
 class SlotBuilder {
  public:
-  SlotBuilder(const plan::Plan& plan, const CutGraph& graph, std::int32_t chunk)
-      : plan_(plan), graph_(graph), chunk_(chunk) {
+  SlotBuilder(const plan::Plan& plan, const CutGraph& graph, std::int32_t chunk, std::int64_t hosted_layers)
+      : plan_(plan), graph_(graph), chunk_(chunk), hosted_layers_(hosted_layers) {
     for (std::int32_t n : graph_.weights[static_cast<size_t>(chunk_)]) {
       const LocalNode& node = graph_.local.nodes[static_cast<size_t>(n)];
       late_.insert(node.inputs.begin(), node.inputs.end());
@@ -25,14 +25,26 @@ class SlotBuilder {
 
   SlotLayout Build() {
     const std::vector<std::int32_t> saved = SavedValues(graph_, chunk_);
-    for (std::int32_t v : saved) {
-      if (!MadeBackward(v)) Put(v, ranges_.Allocate(ValueOf(v).local_bytes()));
+    layout_.hosted = FindHosted(plan_, graph_, chunk_, saved, hosted_layers_);
+    absl::flat_hash_set<std::int32_t> waiting,
+        shared;  // values that wait in the host's memory, and their successors
+    for (const HostedValue& hosted : layout_.hosted.values) {
+      waiting.insert(hosted.value);
+      shared.insert(hosted.successor);
     }
+    for (std::int32_t v : saved) {
+      if (!MadeBackward(v) && !waiting.contains(graph_.base + v))
+        Put(v, ranges_.Allocate(ValueOf(v).local_bytes()));
+    }
+    // A successor may itself wait there, and have its place from its own.
+    for (auto hosted = layout_.hosted.values.rbegin(); hosted != layout_.hosted.values.rend(); ++hosted)
+      Put(hosted->value - graph_.base, OffsetOf(hosted->successor - graph_.base));
     if (!late_.empty()) PutBackward(saved);
     for (std::int32_t v : saved) {
       const plan::BufferRef& ref = layout_.values.first.at(graph_.base + v);
       if (ValueOf(v).kind == ValueKind::kInput) layout_.inputs.push_back(ref);
-      if (!late_.contains(v) && !reused_.contains(v)) layout_.dying[ref.value] = ref;
+      if (!late_.contains(v) && !reused_.contains(v) && !shared.contains(ref.value))
+        layout_.dying[ref.value] = ref;
     }
     layout_.bytes = ranges_.peak();
     if (plan_.halves > 1) LayBeside();
@@ -146,6 +158,7 @@ class SlotBuilder {
   const plan::Plan& plan_;
   const CutGraph& graph_;
   const std::int32_t chunk_;
+  const std::int64_t hosted_layers_;
   SlotLayout layout_;
   plan::RangeAllocator ranges_;
   absl::flat_hash_set<std::int32_t> late_;    // the weights pass reads them
@@ -182,8 +195,9 @@ std::vector<std::int32_t> SavedValues(const CutGraph& graph, std::int32_t chunk)
   return saved;
 }
 
-SlotLayout LayOutSlot(const plan::Plan& plan, const CutGraph& graph, std::int32_t chunk) {
-  return SlotBuilder(plan, graph, chunk).Build();
+SlotLayout LayOutSlot(const plan::Plan& plan, const CutGraph& graph, std::int32_t chunk,
+                      std::int64_t hosted_layers) {
+  return SlotBuilder(plan, graph, chunk, hosted_layers).Build();
 }
 
 }  // namespace engine::compile

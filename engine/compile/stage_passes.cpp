@@ -9,6 +9,7 @@
 
 #include "engine/compile/flat_exchange.h"
 #include "engine/compile/halves.h"
+#include "engine/compile/offload.h"
 #include "engine/compile/place.h"
 #include "engine/compile/select.h"
 
@@ -17,8 +18,8 @@ namespace {
 
 using NodeList = std::vector<std::int32_t>;
 
-// Builds the passes of one chunk: instructions are selected, exchanges of buckets put between them, halves
-// interleaved, and then all get their addresses.
+// Builds the passes of one chunk: instructions are selected, exchanges of buckets and copies to and from the host put
+// between them, halves interleaved, and then all get their addresses.
 class PassesBuilder {
  public:
   PassesBuilder(const PassesInputs& inputs, size_t chunk, UnfinishedStage* stage)
@@ -34,6 +35,8 @@ class PassesBuilder {
   void Build(plan::ChunkPasses* passes) {
     Drafts drafts = SelectPasses();
     ExchangeBuckets(&drafts);
+    CopyToHost(slot_.hosted, plan_, &drafts.forward);
+    CopyFromHost(slot_.hosted, plan_, &drafts.backward);
     passes->forward = PlacePass(std::move(drafts.forward), nullptr);
     passes->backward = PlacePass(std::move(drafts.backward), &slot_.dying);
     if (defers()) passes->weights = PlacePass(std::move(drafts.weights), &slot_.values.first);

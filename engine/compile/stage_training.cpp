@@ -55,14 +55,17 @@ std::vector<Turns> ScheduleTurns(const plan::Plan& plan, UnfinishedStage* stage)
   return turns;
 }
 
-SlotsByChunk PlaceSlots(const plan::Plan& plan, const CutGraph& graph, UnfinishedStage* stage) {
+SlotsByChunk PlaceSlots(const plan::Plan& plan, const StageInputs& inputs, UnfinishedStage* stage) {
   SlotsByChunk slots;
   for (plan::Chunk& chunk : stage->plan.chunks) {
-    SlotLayout slot = LayOutSlot(plan, graph, chunk.index);
+    SlotLayout slot = LayOutSlot(plan, *inputs.train, chunk.index, inputs.policy->hosted_layers);
     chunk.train().inputs = slot.inputs;
     chunk.slot_bytes = slot.bytes;
     chunk.slot_base = stage->Reserve(slot.bytes * chunk.slots);
     stage->plan.memory.activations += slot.bytes * chunk.slots;
+    chunk.host_bytes = slot.hosted.bytes;
+    chunk.host_base = stage->plan.host_bytes;
+    stage->plan.host_bytes += slot.hosted.bytes * chunk.slots;
     slots[chunk.index] = std::move(slot);
   }
   return slots;
@@ -134,7 +137,7 @@ bool AddSegments(const StageInputs& inputs, const plan::Plan& plan, const Persis
 bool BuildTraining(const StageInputs& inputs, const plan::Plan& plan, const Persistent& persistent,
                    UnfinishedStage* stage) {
   const std::vector<Turns> turns = ScheduleTurns(plan, stage);
-  const SlotsByChunk slots = PlaceSlots(plan, *inputs.train, stage);
+  const SlotsByChunk slots = PlaceSlots(plan, inputs, stage);
   const TransferBuffers buffers =
       PlaceTransfers(plan, *inputs.train, plan.halves, slots, stage, &stage->plan.memory.communication);
   const bool in_turns = AddSegments(inputs, plan, persistent, slots, buffers, stage);

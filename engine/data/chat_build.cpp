@@ -11,8 +11,10 @@
 #include "engine/base/json.h"
 #include "engine/base/status.h"
 #include "engine/base/write_file.h"
+#include "engine/data/file_stream.h"
 #include "engine/data/jinja/json.h"
 #include "engine/data/ordered_workers.h"
+#include "engine/data/parquet/table.h"
 #include "engine/data/text_parts.h"
 
 namespace engine::data {
@@ -166,17 +168,22 @@ absl::StatusOr<ChatBuildResult> BuildConversations(const ChatBuildOptions& optio
     return mask->Add(part.mask);
   };
   for (const std::string& path : files) {
+    ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(path));
     ASSIGN_OR_RETURN(TextParts parts, TextParts::Open(path));
-    result.inputs.push_back({.path = path, .bytes = parts.file_bytes(), .fingerprint = parts.Fingerprint()});
+    result.inputs.push_back({.path = path, .bytes = stamp.bytes, .fingerprint = ""});
     while (true) {
       absl::StatusOr<TextPart> part = parts.Next(options.part_bytes, BehindLastLine);
       if (part.ok() && part->text.empty()) break;
+      if (part.ok() && part->first_line == 1 && parquet::IsParquet(part->text))
+        part =
+            InvalidArgument("{}: error: is a Parquet file; conversations are read from lines of JSON", path);
       // The first mistake of the text is told, whoever finds it.
       while (workers.size() > 0 && (!part.ok() || workers.size() >= most_waiting))
         RETURN_IF_ERROR(write(workers.Pop()));
       RETURN_IF_ERROR(part.status());
       workers.Push({result.inputs.size() - 1, path, *std::move(part)});
     }
+    result.inputs.back().fingerprint = parts.FileFingerprint();
   }
   while (workers.size() > 0) RETURN_IF_ERROR(write(workers.Pop()));
   if (tokens->documents() == 0)

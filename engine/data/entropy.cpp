@@ -2,14 +2,16 @@
 
 #include <vector>
 
+#include "engine/base/status.h"
+
 namespace engine::data {
 
-std::optional<double> UnigramEntropy(const IndexedDataset& dataset, const TokenScan& scan) {
+absl::StatusOr<std::optional<double>> UnigramEntropy(const IndexedDataset& dataset, const TokenScan& scan) {
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
-  if (scan.min < 0 || scan.max >= kMaxTokens) return std::nullopt;
+  if (scan.min < 0 || scan.max >= kMaxTokens) return std::optional<double>();
   std::vector<std::int64_t> counts(static_cast<std::size_t>(scan.max) + 1, 0);
-  dataset.CountTokens(0, dataset.sequences(), counts);
-  return EntropyNats<std::int64_t>(counts);
+  RETURN_IF_ERROR(dataset.CountTokens(0, dataset.sequences(), counts));
+  return std::optional(EntropyNats<std::int64_t>(counts));
 }
 
 }  // namespace engine::data

@@ -25,7 +25,7 @@ double EntropyNats(std::span<const T> weights) {
 }
 
 // Nats per token over a whole data set, by its scan; nullopt where token ids are negative or above 2^24 - 1,
-// so that a table of counts would be no data set's.
-std::optional<double> UnigramEntropy(const IndexedDataset& dataset, const TokenScan& scan);
+// so that a table of counts would be no data set's. Errors: of reading a remote one.
+absl::StatusOr<std::optional<double>> UnigramEntropy(const IndexedDataset& dataset, const TokenScan& scan);
 
 }  // namespace engine::data

@@ -16,10 +16,14 @@ constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 
 }  // namespace
 
+std::string FingerprintOfAll(std::int64_t bytes, const std::string& xxh3_128) {
+  return fmt::format("{} bytes, xxh3_128 {}", bytes, xxh3_128);
+}
+
 std::string FingerprintOfAll(std::span<const std::byte> bytes) {
   Hasher hasher;
   hasher.Update(bytes.data(), bytes.size());
-  return fmt::format("{} bytes, xxh3_128 {}", bytes.size(), hasher.HexDigest());
+  return FingerprintOfAll(static_cast<std::int64_t>(bytes.size()), hasher.HexDigest());
 }
 
 std::string FingerprintOfBlocks(std::span<const std::byte> bytes) {

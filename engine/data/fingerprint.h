@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@ using Fingerprints = std::map<std::string, std::string>;
 // "480000 bytes, xxh3_128 <32 hex digits>", of all bytes. The second is cheap for a file of any size: beyond
 // 16 MiB it reads 256 blocks of 64 KiB, the first at the beginning, the last at the end, and the others
 // evenly between; so it does not see a change that spares all of them and the size.
+std::string FingerprintOfAll(std::int64_t bytes, const std::string& xxh3_128);  // of bytes hashed elsewhere
 std::string FingerprintOfAll(std::span<const std::byte> bytes);
 std::string FingerprintOfBlocks(std::span<const std::byte> bytes);
 

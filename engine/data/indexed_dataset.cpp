@@ -70,12 +70,13 @@ TokenType ChooseTokenType(std::int64_t vocab_size) {
 }
 
 absl::StatusOr<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
+  RETURN_IF_ERROR(storage::CheckPrefix(prefix));
   absl::StatusOr<MappedFile> idx = MappedFile::Open(IdxPath(prefix));
   if (!idx.ok() && absl::IsNotFound(idx.status())) {
     return NotFound("{}; a data set is named by its prefix, without .bin or .idx", Message(idx.status()));
   }
   RETURN_IF_ERROR(idx.status());
-  ASSIGN_OR_RETURN(MappedFile bin, MappedFile::Open(BinPath(prefix)));
+  ASSIGN_OR_RETURN(TokenBytes bin, TokenBytes::Open(BinPath(prefix)));
   IndexedDataset dataset(prefix, *std::move(idx), std::move(bin));
   RETURN_IF_ERROR(dataset.ParseHeader());
   RETURN_IF_ERROR(dataset.ParseSequences());
@@ -171,38 +172,62 @@ std::int64_t IndexedDataset::first_sequence(std::int64_t document) const {
                             kDocumentBytes * document);
 }
 
-void IndexedDataset::Read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
+absl::Status IndexedDataset::Read(std::int64_t sequence, std::int64_t offset,
+                                  std::span<std::int32_t> out) const {
   ENGINE_CHECK(sequence >= 0 && sequence < sequences(), "sequence {} of {}", sequence, sequences());
   const auto count = static_cast<std::int64_t>(out.size());
   ENGINE_CHECK(offset >= 0 && offset + count <= lengths_[sequence], "tokens [{}, {}) of {}", offset,
                offset + count, lengths_[sequence]);
-  if (count == 0) return;
-  VisitTokens(type_, bin_.bytes().data() + pointer(sequence), [&](auto* tokens) {
-    std::transform(tokens + offset, tokens + offset + count, out.begin(),
-                   [](auto token) { return static_cast<std::int32_t>(token); });
-  });
+  if (count == 0) return absl::OkStatus();
+  const std::int64_t token_bytes = SizeOf(type_);
+  auto to = out.begin();
+  return bin_.Visit(
+      pointer(sequence) + offset * token_bytes, count * token_bytes, [&](std::span<const std::byte> piece) {
+        VisitTokens(type_, piece.data(), [&](auto* tokens) {
+          to = std::transform(tokens, tokens + static_cast<std::int64_t>(piece.size()) / token_bytes, to,
+                              [](auto token) { return static_cast<std::int32_t>(token); });
+        });
+      });
 }
 
-TokenScan IndexedDataset::Scan() const {
-  if (tokens_ == 0) return {};
-  return VisitTokens(type_, bin_.bytes().data(), [&](auto* tokens) -> TokenScan {
-    // Positions are looked up afterwards: the pass over all tokens stays two reductions.
-    auto min = tokens[0];
-    auto max = tokens[0];
-    for (std::int64_t i = 0; i < tokens_; ++i) {
-      min = std::min(min, tokens[i]);
-      max = std::max(max, tokens[i]);
-    }
-    return {.min = static_cast<std::int64_t>(min),
-            .max = static_cast<std::int64_t>(max),
-            .first_max = std::find(tokens, tokens + tokens_, max) - tokens,
-            .first_min = std::find(tokens, tokens + tokens_, min) - tokens};
-  });
+void IndexedDataset::Prefetch(std::int64_t sequence, std::int64_t offset, std::size_t tokens,
+                              storage::When when) const {
+  const std::int64_t token_bytes = SizeOf(type_);
+  bin_.Prefetch(pointer(sequence) + offset * token_bytes, static_cast<std::int64_t>(tokens) * token_bytes,
+                when);
+}
+
+absl::StatusOr<TokenScan> IndexedDataset::Scan() const {
+  TokenScan scan;
+  std::int64_t seen = 0;
+  RETURN_IF_ERROR(bin_.Visit(0, bin_.size(), [&](std::span<const std::byte> piece) {
+    const std::int64_t count = static_cast<std::int64_t>(piece.size()) / SizeOf(type_);
+    if (count == 0) return;
+    VisitTokens(type_, piece.data(), [&](auto* tokens) {
+      // Positions are looked up afterwards: the pass over all tokens stays two reductions.
+      auto min = tokens[0];
+      auto max = tokens[0];
+      for (std::int64_t i = 0; i < count; ++i) {
+        min = std::min(min, tokens[i]);
+        max = std::max(max, tokens[i]);
+      }
+      if (seen == 0 || static_cast<std::int64_t>(min) < scan.min) {
+        scan.min = static_cast<std::int64_t>(min);
+        scan.first_min = seen + (std::find(tokens, tokens + count, min) - tokens);
+      }
+      if (seen == 0 || static_cast<std::int64_t>(max) > scan.max) {
+        scan.max = static_cast<std::int64_t>(max);
+        scan.first_max = seen + (std::find(tokens, tokens + count, max) - tokens);
+      }
+    });
+    seen += count;
+  }));
+  return scan;
 }
 
 Fingerprints IndexedDataset::Fingerprint() const {
   return {{"data " + IdxPath(prefix_), FingerprintOfAll(idx_.bytes())},
-          {"data " + BinPath(prefix_), FingerprintOfBlocks(bin_.bytes())}};
+          {"data " + BinPath(prefix_), bin_.Fingerprint()}};
 }
 
 std::int64_t IndexedDataset::SequenceOfToken(std::int64_t position) const {
@@ -214,18 +239,22 @@ std::int64_t IndexedDataset::SequenceOfToken(std::int64_t position) const {
   return sequences();
 }
 
-void IndexedDataset::CountTokens(std::int64_t begin, std::int64_t end, std::span<std::int64_t> counts) const {
+absl::Status IndexedDataset::CountTokens(std::int64_t begin, std::int64_t end,
+                                         std::span<std::int64_t> counts) const {
   std::int64_t count = 0;
   for (std::int64_t i = begin; i < end; ++i) count += lengths_[i];
-  if (count == 0) return;
-  VisitTokens(type_, bin_.bytes().data() + pointer(begin), [&](auto* tokens) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto token =
-          static_cast<std::int64_t>(tokens[i]);  // NOLINT(bugprone-signed-char-misuse): a number
-      ENGINE_CHECK(token >= 0 && token < static_cast<std::int64_t>(counts.size()), "token {} of {}", token,
-                   counts.size());
-      ++counts[static_cast<std::size_t>(token)];
-    }
+  if (count == 0) return absl::OkStatus();
+  const std::int64_t token_bytes = SizeOf(type_);
+  return bin_.Visit(pointer(begin), count * token_bytes, [&](std::span<const std::byte> piece) {
+    VisitTokens(type_, piece.data(), [&](auto* tokens) {
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(piece.size()) / token_bytes; ++i) {
+        const auto token =
+            static_cast<std::int64_t>(tokens[i]);  // NOLINT(bugprone-signed-char-misuse): a number
+        ENGINE_CHECK(token >= 0 && token < static_cast<std::int64_t>(counts.size()), "token {} of {}", token,
+                     counts.size());
+        ++counts[static_cast<std::size_t>(token)];
+      }
+    });
   });
 }
 

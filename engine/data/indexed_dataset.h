@@ -18,7 +18,6 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +27,7 @@
 #include "engine/data/fingerprint.h"
 #include "engine/data/mapped_file.h"
 #include "engine/data/temporary_file.h"
+#include "engine/data/token_bytes.h"
 
 namespace engine::data {
 
@@ -47,7 +47,9 @@ struct TokenScan {  // what one pass over .bin finds; all 0 for a data set witho
 
 class IndexedDataset {
  public:
-  // Opens PREFIX.bin and PREFIX.idx and checks all of the .idx, and the size of the .bin, against each other.
+  // Opens PREFIX.bin and PREFIX.idx and checks all of the .idx, and the size of the .bin, against each other. A prefix may be s3:// or
+  // http(s)://: then the .idx is copied to this machine (storage/copies.h), and the .bin is read where it lies, by ranges. Only then
+  // can reading fail.
   static absl::StatusOr<IndexedDataset> Open(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
@@ -55,16 +57,19 @@ class IndexedDataset {
   std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t documents() const { return documents_; }
   std::int64_t tokens() const { return tokens_; }
-  std::int64_t bin_bytes() const { return static_cast<std::int64_t>(bin_.bytes().size()); }
+  std::int64_t bin_bytes() const { return bin_.size(); }
+  bool is_remote() const { return bin_.is_remote(); }
   std::span<const std::int32_t> lengths() const { return lengths_; }
   // First sequence of document `document`; of documents(): the number of sequences.
   std::int64_t first_sequence(std::int64_t document) const;
 
   // Tokens [offset, offset + out.size()) of a sequence; they must lie inside it. int64 tokens beyond 32 bits
   // are cut: Scan() finds those. Safe to call from many threads.
-  void Read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
+  absl::Status Read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
+  // Tokens that will be read soon: where that means asking a server, it is asked now. Returns at once.
+  void Prefetch(std::int64_t sequence, std::int64_t offset, std::size_t tokens, storage::When when) const;
 
-  TokenScan Scan() const;
+  absl::StatusOr<TokenScan> Scan() const;
   // Sequence that holds token `position` of .bin.
   std::int64_t SequenceOfToken(std::int64_t position) const;
   // Hashes all bytes of the .idx, and some blocks of the .bin.
@@ -72,10 +77,10 @@ class IndexedDataset {
 
   // Adds to counts[t] the number of tokens t in sequences [begin, end); tokens outside counts are an
   // invariant broken by the caller, who has scanned.
-  void CountTokens(std::int64_t begin, std::int64_t end, std::span<std::int64_t> counts) const;
+  absl::Status CountTokens(std::int64_t begin, std::int64_t end, std::span<std::int64_t> counts) const;
 
  private:
-  IndexedDataset(std::string prefix, MappedFile idx, MappedFile bin)
+  IndexedDataset(std::string prefix, MappedFile idx, TokenBytes bin)
       : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)) {}
   absl::Status ParseHeader();
   absl::Status ParseSequences();
@@ -84,7 +89,7 @@ class IndexedDataset {
 
   std::string prefix_;
   MappedFile idx_;
-  MappedFile bin_;
+  TokenBytes bin_;
   TokenType type_ = TokenType::kU16;
   std::int64_t documents_ = 0;
   std::int64_t tokens_ = 0;
@@ -97,12 +102,17 @@ struct EncodedDocuments {
   std::vector<std::int32_t> lengths;    // of sequences
   std::vector<std::int32_t> sequences;  // of documents: how many each has
 };
-// One document of any number of sequences. A token that the type cannot hold is an error.
+// One sequence more; whoever adds them all pushes their number on `sequences`. A token that the type cannot hold is an error.
+absl::Status AppendSequence(TokenType type, std::span<const std::int32_t> tokens,
+                            EncodedDocuments* documents);
+// One document of any number of sequences.
 absl::Status EncodeDocument(TokenType type, std::span<const std::vector<std::int32_t>> sequences,
                             EncodedDocuments* documents);
 
+class DatasetSpool;
+
 // Writes a data set under temporary names beside PREFIX; nothing has the final names before Finish, and
-// whatever is unfinished is removed by the destructor.
+// whatever is unfinished is removed by the destructor. Memory does not grow with the data set.
 class IndexedDatasetWriter {
  public:
   static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(const std::string& prefix,
@@ -114,22 +124,18 @@ class IndexedDatasetWriter {
   absl::Status Add(const EncodedDocuments& documents);
   absl::Status Finish();
 
-  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
-  std::int64_t documents() const { return static_cast<std::int64_t>(documents_.size()) - 1; }
-  std::int64_t tokens() const { return tokens_; }
+  std::int64_t sequences() const;
+  std::int64_t documents() const;
+  std::int64_t tokens() const;
 
  private:
   IndexedDatasetWriter(std::string prefix, TokenType type);
-  absl::Status WriteIndex();
 
   std::string prefix_;
-  TemporaryFile temporary_bin_;
-  TemporaryFile temporary_idx_;
   TokenType type_;
-  std::FILE* bin_ = nullptr;
-  std::int64_t tokens_ = 0;
-  std::vector<std::int32_t> lengths_;
-  std::vector<std::int64_t> documents_ = {0};
+  std::vector<std::unique_ptr<TemporaryFile>> temporary_files_;
+  std::unique_ptr<DatasetSpool> spool_;
+  bool finished_ = false;
 };
 
 }  // namespace engine::data

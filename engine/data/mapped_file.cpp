@@ -1,31 +1,21 @@
 #include "engine/data/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "engine/base/file.h"
 #include "engine/base/status.h"
+#include "engine/storage/copies.h"
 
 namespace engine::data {
 
-absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  ASSIGN_OR_RETURN(const int file, OpenRegular(path, O_RDONLY));
-  struct stat info = {};
-  if (fstat(file, &info) != 0) {
-    const int error = errno;
-    close(file);
-    return SystemError("inspect", path, error);
-  }
-  const auto size = static_cast<std::size_t>(info.st_size);
-  void* address = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
-  const int error = errno;
-  close(file);
-  if (address == MAP_FAILED) return SystemError("map", path, error);
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& name) {
+  ASSIGN_OR_RETURN(const File file, storage::OpenCopy(name));
+  ASSIGN_OR_RETURN(const std::int64_t bytes, file.Size());
+  const auto size = static_cast<std::size_t>(bytes);
+  void* address = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd(), 0);
+  if (address == MAP_FAILED) return SystemError("map", file.path(), errno);
   return MappedFile({static_cast<const std::byte*>(address), size});
 }
 

@@ -1,4 +1,5 @@
-// A whole file, read-only, in memory by mmap. The file must not shrink while it is mapped.
+// A whole file, read-only, in memory by mmap. The file must not shrink while it is mapped. Of s3:// and http(s):// it is the copy on
+// this machine (storage/copies.h).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -11,7 +12,7 @@ namespace engine::data {
 
 class MappedFile {
  public:
-  static absl::StatusOr<MappedFile> Open(const std::string& path);
+  static absl::StatusOr<MappedFile> Open(const std::string& name);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();

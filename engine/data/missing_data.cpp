@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "engine/data/indexed_format.h"
+#include "engine/storage/location.h"
 
 namespace engine::data {
 namespace {
@@ -49,6 +50,7 @@ std::string BuildCommand(const recipe::Tokenizer& tokenizer, const std::string& 
 
 std::string HintForMissingData(const recipe::Recipe& recipe, const std::string& prefix) {
   std::error_code error;
+  if (storage::IsUrl(prefix)) return BuildCommand(recipe.data.tokenizer, prefix);
   if (fs::is_regular_file(IdxPath(prefix), error)) {
     return fmt::format("{} is there: put {} of the same data set beside it, or build both anew",
                        IdxPath(prefix), BinPath(prefix));

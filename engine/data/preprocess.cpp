@@ -1,34 +1,39 @@
 #include "engine/data/preprocess.h"
 
-#include <absl/container/flat_hash_set.h>
-
+#include <chrono>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "engine/base/hash.h"
 #include "engine/base/status.h"
+#include "engine/base/version.h"
 #include "engine/base/write_file.h"
+#include "engine/data/duplicates.h"
+#include "engine/data/file_stream.h"
 #include "engine/data/ordered_workers.h"
-#include "engine/data/text_parts.h"
+#include "engine/data/tokenizer/read_files.h"
+#include "engine/data/unfinished_build.h"
 
 namespace engine::data {
 namespace {
 
-// Of a file, which ends where a document does.
-struct Part {
-  std::size_t input;  // of PreprocessResult::inputs
-  std::string path;
-  TextPart text;
+// What a worker makes documents of, or, without a part, word that an input has ended.
+struct Work {
+  std::optional<InputPart> part;
+  std::optional<FinishedInput> ended;
 };
-struct EncodedPart {
-  std::size_t input = 0;
+struct Encoded {
   absl::Status status;
   std::vector<EncodedDocuments> of_keys;
-  std::vector<std::optional<Hash128>> documents;  // of all texts of each; nullopt: there is none
+  std::vector<Hash128> hashes;  // of all texts of each document (duplicates.h)
+  std::int64_t text_bytes = 0;
+  InputPosition end;
+  std::optional<FinishedInput> ended;
 };
 
 // Of a document's texts, key by key.
@@ -41,10 +46,10 @@ class TextHasher {
       hashes_.push_back(HashOf(text));
     }
   }
-  std::optional<Hash128> Finish() {
+  Hash128 Finish() {
     const std::string_view bytes(reinterpret_cast<const char*>(hashes_.data()),
                                  hashes_.size() * sizeof(Hash128));
-    const std::optional<Hash128> hash = any_ ? std::optional(HashOf(bytes)) : std::nullopt;
+    const Hash128 hash = any_ ? HashOf(bytes) : kNoText;
     hashes_.clear();
     any_ = false;
     return hash;
@@ -60,37 +65,50 @@ class Encoder {
   Encoder(const PreprocessOptions& options, const Tokenizer& tokenizer, TokenType type)
       : options_(options), tokenizer_(tokenizer), type_(type) {}
 
-  EncodedPart Encode(const Part& part) const {
-    EncodedPart encoded;
-    encoded.input = part.input;
+  Encoded Encode(const Work& work) const {
+    Encoded encoded;
+    encoded.ended = work.ended;
+    if (!work.part.has_value()) return encoded;
+    encoded.text_bytes = work.part->text_bytes;
+    encoded.end = work.part->end;
     encoded.of_keys.resize(options_.json_keys.size());
+    // Most texts have a token in four bytes or fewer: what is copied as this grows is not much.
+    const auto tokens = static_cast<std::size_t>(encoded.text_bytes) / 4 / encoded.of_keys.size();
+    for (EncodedDocuments& documents : encoded.of_keys)
+      documents.tokens.reserve(tokens * static_cast<std::size_t>(SizeOf(type_)));
+    std::vector<std::int32_t> ids;
     TextHasher hasher;
-    const auto add = [&](std::size_t key, std::span<const std::string_view> texts) {
+    encoded.status = work.part->visit([&](std::size_t key, std::span<const std::string_view> texts) {
       hasher.Add(texts);
-      if (key + 1 == encoded.of_keys.size()) encoded.documents.push_back(hasher.Finish());
-      return AddDocument(texts, &encoded.of_keys[key]);
-    };
-    if (options_.format == InputFormat::kJsonLines) {
-      encoded.status =
-          VisitJsonLines({part.path, part.text.first_line}, part.text.text, options_.json_keys, add);
-    } else {
-      encoded.status = VisitPlainText(part.text.text, options_.document_separator,
-                                      [&](std::span<const std::string_view> texts) { return add(0, texts); });
-      if (!encoded.status.ok()) encoded.status = WithContext(encoded.status, part.path);
-    }
+      if (key + 1 == encoded.of_keys.size()) encoded.hashes.push_back(hasher.Finish());
+      return AddDocument(texts, &ids, &encoded.of_keys[key]);
+    });
     return encoded;
   }
 
  private:
-  absl::Status AddDocument(std::span<const std::string_view> texts, EncodedDocuments* documents) const {
-    std::vector<std::vector<std::int32_t>> sequences;
+  // `ids`: to be used again, whatever is in it.
+  absl::Status AddDocument(std::span<const std::string_view> texts, std::vector<std::int32_t>* ids,
+                           EncodedDocuments* documents) const {
+    std::int32_t sequences = 0;
+    ids->clear();
+    const auto finish = [&] {  // the sequence before
+      if (ids->empty()) return absl::OkStatus();
+      ++sequences;
+      return AppendSequence(type_, *ids, documents);
+    };
+    std::vector<std::int32_t> next;
     for (const std::string_view text : texts) {
-      std::vector<std::int32_t> ids;
-      RETURN_IF_ERROR(tokenizer_.EncodeTo(text, &ids));
-      if (!ids.empty()) sequences.push_back(std::move(ids));
+      next.clear();
+      RETURN_IF_ERROR(tokenizer_.EncodeTo(text, ids->empty() ? ids : &next));
+      if (next.empty()) continue;
+      RETURN_IF_ERROR(finish());
+      std::swap(*ids, next);
     }
-    if (options_.append_eod && !sequences.empty()) sequences.back().push_back(tokenizer_.end_of_document());
-    return EncodeDocument(type_, sequences, documents);
+    if (options_.append_eod && !ids->empty()) ids->push_back(tokenizer_.end_of_document());
+    RETURN_IF_ERROR(finish());
+    documents->sequences.push_back(sequences);
+    return absl::OkStatus();
   }
 
   const PreprocessOptions& options_;
@@ -98,84 +116,153 @@ class Encoder {
   const TokenType type_;
 };
 
-// Where plain text may be cut: behind a separator's line. Without a separator a file is one document.
-CutText CutOf(const PreprocessOptions& options) {
-  if (options.format == InputFormat::kJsonLines) return BehindLastLine;
-  return [separator = options.document_separator](std::string_view text) -> std::size_t {
-    if (separator.empty()) return 0;
-    for (std::size_t end = BehindLastLine(text); end > 0;) {
-      const std::size_t begin = BehindLastLine(text.substr(0, end - 1));
-      std::string_view line = text.substr(begin, end - 1 - begin);
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      if (line == separator) return end;
-      end = begin;
-    }
-    return 0;
-  };
-}
-
-using Writers = std::vector<std::unique_ptr<IndexedDatasetWriter>>;
-
-// Writes parts in their order, and knows which documents have been there.
-class Output {
+// Reads the inputs behind what a build has of them.
+class Reader {
  public:
-  Output(const PreprocessOptions& options, TokenType type, Writers writers, PreprocessResult* result)
+  Reader(const PreprocessOptions& options, const Tokenizer& tokenizer, TokenType type,
+         std::span<const std::string> files, UnfinishedBuild* build)
       : options_(options),
-        token_bytes_(static_cast<std::size_t>(SizeOf(type))),
-        writers_(std::move(writers)),
-        result_(*result) {}
-  const Writers& writers() const { return writers_; }
+        encoder_(options, tokenizer, type),
+        files_(files),
+        token_bytes_(SizeOf(type)),
+        build_(*build),
+        workers_(options.workers, [this](const Work& work) { return encoder_.Encode(work); }) {}
 
-  absl::Status Write(const EncodedPart& part) {
-    RETURN_IF_ERROR(part.status);
-    ReadInput& input = result_.inputs[part.input];
-    std::vector<bool> kept;
-    bool all = true;
-    for (const std::optional<Hash128>& document : part.documents) {
-      const bool again = document.has_value() && !seen_.insert(*document).second;
-      ++input.documents;
-      if (again) ++input.duplicates;
-      kept.push_back(!again || !options_.drop_duplicates);
-      all = all && kept.back();
-    }
-    for (std::size_t i = 0; i < writers_.size(); ++i)
-      RETURN_IF_ERROR(writers_[i]->Add(all ? part.of_keys[i] : Those(part.of_keys[i], kept)));
-    return absl::OkStatus();
+  absl::Status Read() {
+    RETURN_IF_ERROR(MeasureInputs());
+    const std::size_t first = build_.state().finished.size();
+    for (std::size_t i = first; i < files_.size(); ++i)
+      RETURN_IF_ERROR(ReadInput(files_[i], i == first ? begin_ : InputPosition()));
+    return WriteWaiting(0);
   }
 
  private:
-  EncodedDocuments Those(const EncodedDocuments& from, const std::vector<bool>& kept) const {
-    EncodedDocuments some;
-    auto token = from.tokens.begin();
-    auto length = from.lengths.begin();
-    for (std::size_t document = 0; document < kept.size(); ++document) {
-      const auto last = length + from.sequences[document];
-      const std::int64_t tokens = std::accumulate(length, last, std::int64_t{0});
-      const auto end = token + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(tokens) * token_bytes_);
-      if (kept[document]) {
-        some.tokens.insert(some.tokens.end(), token, end);
-        some.lengths.insert(some.lengths.end(), length, last);
-        some.sequences.push_back(from.sequences[document]);
-      }
-      token = end;
-      length = last;
+  absl::Status MeasureInputs() {
+    progress_.inputs = files_.size();
+    for (const std::string& path : files_) {
+      ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(path));
+      progress_.input_bytes += stamp.bytes;
     }
-    return some;
+    for (const FinishedInput& input : build_.state().finished) finished_bytes_ += input.stamp.bytes;
+    begin_ = build_.state().position;
+    progress_.resumed_bytes = finished_bytes_ + begin_.file_bytes;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadInput(const std::string& path, const InputPosition& begin) {
+    const InputOptions how = {.format = options_.format,
+                              .keys = options_.json_keys,
+                              .document_separator = options_.document_separator,
+                              .part_bytes = options_.part_bytes};
+    ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(path));
+    ASSIGN_OR_RETURN(const std::unique_ptr<InputParts> parts, InputParts::Open(path, how));
+    if (begin.at > 0) RETURN_IF_ERROR(parts->SkipTo(begin));
+    const std::size_t most_waiting = 2 * static_cast<std::size_t>(options_.workers) + 2;
+    while (true) {
+      absl::StatusOr<std::optional<InputPart>> part = parts->Next();
+      // The first mistake of the text is told, whoever finds it.
+      RETURN_IF_ERROR(WriteWaiting(part.ok() ? most_waiting - 1 : 0));
+      RETURN_IF_ERROR(part.status());
+      if (!part->has_value()) break;
+      workers_.Push({.part = *std::move(part), .ended = std::nullopt});
+    }
+    workers_.Push(
+        {.part = std::nullopt, .ended = FinishedInput{.stamp = stamp, .fingerprint = parts->Fingerprint()}});
+    return absl::OkStatus();
+  }
+
+  // Until no more than so many are waiting.
+  absl::Status WriteWaiting(std::size_t most) {
+    while (workers_.size() > most) RETURN_IF_ERROR(Write(workers_.Pop()));
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(const Encoded& encoded) {
+    RETURN_IF_ERROR(encoded.status);
+    if (encoded.ended.has_value()) {
+      RETURN_IF_ERROR(build_.EndInput(*encoded.ended));
+      finished_bytes_ += encoded.ended->stamp.bytes;
+    } else {
+      RETURN_IF_ERROR(build_.Add(encoded.of_keys, encoded.hashes, encoded.end));
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now - committed_ >= std::chrono::duration<double>(options_.commit_seconds)) {
+      RETURN_IF_ERROR(build_.CommitBeside());
+      committed_ = now;
+    }
+    progress_.finished_inputs = build_.state().finished.size();
+    progress_.read_bytes = finished_bytes_ + encoded.end.file_bytes;
+    progress_.text_bytes += encoded.text_bytes;
+    progress_.documents += static_cast<std::int64_t>(encoded.hashes.size());
+    for (const EncodedDocuments& documents : encoded.of_keys)
+      progress_.tokens += static_cast<std::int64_t>(documents.tokens.size()) / token_bytes_;
+    if (options_.progress) options_.progress(progress_);
+    return options_.stopped && options_.stopped() ? absl::CancelledError("stopped") : absl::OkStatus();
   }
 
   const PreprocessOptions& options_;
-  const std::size_t token_bytes_;
-  const Writers writers_;
-  PreprocessResult& result_;
-  absl::flat_hash_set<Hash128> seen_;
+  const Encoder encoder_;
+  const std::span<const std::string> files_;
+  const std::int64_t token_bytes_;
+  UnfinishedBuild& build_;
+  InputPosition begin_;
+  std::int64_t finished_bytes_ = 0;
+  std::chrono::steady_clock::time_point committed_ = std::chrono::steady_clock::now();
+  BuildProgress progress_;
+  OrderedWorkers<Work, Encoded> workers_;  // the last member: its threads use the others
 };
 
-absl::Status WriteManifest(const PreprocessOptions& options, const PreprocessResult& result) {
-  const recipe::Tokenizer& files = options.tokenizer;
+std::string_view NameOf(InputFormat format) {
+  return format == InputFormat::kText ? "text" : format == InputFormat::kParquet ? "parquet" : "jsonl";
+}
+
+nlohmann::ordered_json DescribeTokenizer(const recipe::Tokenizer& files) {
   nlohmann::ordered_json tokenizer = {{"kind", files.kind}};
   for (const auto& [name, path] : {std::pair{"path", files.path}, std::pair{"vocab_file", files.vocab_file},
                                    std::pair{"merges_file", files.merges_file}})
     if (!path.empty()) tokenizer[name] = path;
+  return tokenizer;
+}
+
+// All that the data sets' bytes are made of, but what the inputs hold.
+absl::StatusOr<nlohmann::ordered_json> DescribeBuild(const PreprocessOptions& options, TokenType type,
+                                                     const std::vector<std::string>& files) {
+  std::vector<std::string> paths = {options.tokenizer.vocab_file, options.tokenizer.merges_file};
+  if (!options.tokenizer.path.empty()) {
+    const std::vector<std::string> more = tokenizer::TokenizerFiles(options.tokenizer.path);
+    paths.insert(paths.end(), more.begin(), more.end());
+  }
+  nlohmann::ordered_json tokenizer = DescribeTokenizer(options.tokenizer);
+  tokenizer["end_of_document"] = options.tokenizer.end_of_document;
+  for (const std::string& path : paths) {
+    if (path.empty() || !std::filesystem::exists(path)) continue;
+    ASSIGN_OR_RETURN(const std::string fingerprint, FingerprintOfInput(path));
+    tokenizer["content"].push_back(fingerprint);
+  }
+  return nlohmann::ordered_json{{"version", kVersion},
+                                {"inputs", files},
+                                {"format", NameOf(options.format)},
+                                {"keys", options.json_keys},
+                                {"document separator", options.document_separator},
+                                {"append-eod", options.append_eod},
+                                {"drop-duplicates", options.drop_duplicates},
+                                {"token type", Name(type)},
+                                {"tokenizer", tokenizer}};
+}
+
+// What is read whole must be what it was.
+absl::Status CheckFinished(const UnfinishedBuild& build, std::span<const std::string> files) {
+  const std::vector<FinishedInput>& finished = build.state().finished;
+  for (std::size_t i = 0; i < finished.size(); ++i) {
+    ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(files[i]));
+    if (stamp == finished[i].stamp) continue;
+    ASSIGN_OR_RETURN(const std::string fingerprint, FingerprintOfInput(files[i]));
+    if (fingerprint != finished[i].fingerprint) return FailedPrecondition("{} has changed", files[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteManifest(const PreprocessOptions& options, const PreprocessResult& result) {
   nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
   for (const ReadInput& input : result.inputs) {
     inputs.push_back({{"path", input.path},
@@ -193,7 +280,7 @@ absl::Status WriteManifest(const PreprocessOptions& options, const PreprocessRes
                         {"tokens", made.tokens}});
   }
   const nlohmann::ordered_json manifest = {{"format", 1},
-                                           {"tokenizer", tokenizer},
+                                           {"tokenizer", DescribeTokenizer(options.tokenizer)},
                                            {"token_type", Name(result.type)},
                                            {"append_eod", options.append_eod},
                                            {"drop_duplicates", options.drop_duplicates},
@@ -204,10 +291,41 @@ absl::Status WriteManifest(const PreprocessOptions& options, const PreprocessRes
                    manifest.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// Data sets may be made in a folder that is an input: what is unfinished of them is none.
+std::vector<std::string> WithoutUnfinished(std::vector<std::string> files, const std::string& output_prefix) {
+  const std::string unfinished = UnfinishedPath(output_prefix);
+  std::error_code ignored;
+  if (!std::filesystem::exists(unfinished, ignored)) return files;
+  const std::filesystem::path folder = std::filesystem::canonical(unfinished, ignored);
+  std::erase_if(files, [&](const std::string& file) {
+    const std::filesystem::path parent = std::filesystem::path(file).parent_path();
+    return parent.filename() == folder.filename() && std::filesystem::canonical(parent, ignored) == folder;
+  });
+  return files;
+}
+
+// Reads all that is not read yet. What is done stays on the disk where that fails, if it is anything.
+absl::Status ReadAll(const PreprocessOptions& options, const Tokenizer& tokenizer, TokenType type,
+                     std::span<const std::string> files, UnfinishedBuild* build) {
+  absl::Status status = CheckFinished(*build, files);
+  if (status.ok()) status = Reader(options, tokenizer, type, files, build).Read();
+  const bool any = build->state().sizes.front().documents > 0;
+  if (status.ok() && any) return status;
+  if (absl::IsFailedPrecondition(status)) {
+    return FailedPrecondition(
+        "{} since an unfinished build has read it; --restart throws away what that has made",
+        Message(status));
+  }
+  RETURN_IF_ERROR(any ? build->Commit() : build->Remove());
+  RETURN_IF_ERROR(status);
+  return InvalidArgument("no documents in {} files, the first of which is {}", files.size(),
+                         files.empty() ? "missing" : files.front());
+}
+
 absl::Status CheckOptions(const PreprocessOptions& options) {
   const std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
   if (keys.size() < options.json_keys.size()) return InvalidArgument("a key of JSON is named twice");
-  if (options.format == InputFormat::kJsonLines || keys.size() == 1) return absl::OkStatus();
+  if (options.format != InputFormat::kText || keys.size() == 1) return absl::OkStatus();
   return InvalidArgument("plain text makes one data set, and {} are named", keys.size());
 }
 
@@ -218,46 +336,35 @@ std::string ManifestPath(const std::string& output_prefix) { return output_prefi
 absl::StatusOr<PreprocessResult> Preprocess(const PreprocessOptions& options, const Tokenizer& tokenizer) {
   RETURN_IF_ERROR(CheckOptions(options));
   PreprocessResult result;
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, ListInputs(options.inputs, &result.passed_over));
+  ASSIGN_OR_RETURN(std::vector<std::string> listed, ListInputs(options.inputs, &result.passed_over));
+  const std::vector<std::string> files = WithoutUnfinished(std::move(listed), options.output_prefix);
   result.type = ChooseTokenType(tokenizer.vocab_size());
-  Writers writers;
-  for (const std::string& key : options.json_keys) {
-    result.datasets.push_back({.prefix = fmt::format("{}_{}_document", options.output_prefix, key)});
-    ASSIGN_OR_RETURN(writers.emplace_back(),
-                     IndexedDatasetWriter::Create(result.datasets.back().prefix, result.type));
+  ASSIGN_OR_RETURN(const nlohmann::ordered_json what, DescribeBuild(options, result.type, files));
+  ASSIGN_OR_RETURN(const std::unique_ptr<UnfinishedBuild> build,
+                   UnfinishedBuild::Open(options.output_prefix, what, result.type, options.json_keys.size(),
+                                         options.restart));
+  result.resumed_documents = build->state().sizes.front().documents;
+  RETURN_IF_ERROR(ReadAll(options, tokenizer, result.type, files, build.get()));
+  ASSIGN_OR_RETURN(const MadeData made, build->Complete(options.drop_duplicates));
+  std::vector<std::string> prefixes;
+  for (std::size_t i = 0; i < options.json_keys.size(); ++i) {
+    prefixes.push_back(fmt::format("{}_{}_document", options.output_prefix, options.json_keys[i]));
+    result.datasets.push_back({.prefix = prefixes.back(),
+                               .documents = made.sizes[i].documents,
+                               .sequences = made.sizes[i].sequences,
+                               .tokens = made.sizes[i].token_bytes / SizeOf(result.type)});
   }
-  Output output(options, result.type, std::move(writers), &result);
-  const Encoder encoder(options, tokenizer, result.type);
-  const CutText cut = CutOf(options);
-  const std::size_t most_waiting = 2 * static_cast<std::size_t>(options.workers) + 2;
-  OrderedWorkers<Part, EncodedPart> workers(options.workers,
-                                            [&](const Part& part) { return encoder.Encode(part); });
-  for (const std::string& path : files) {
-    ASSIGN_OR_RETURN(TextParts parts, TextParts::Open(path));
-    result.inputs.push_back({.path = path, .bytes = parts.file_bytes(), .fingerprint = parts.Fingerprint()});
-    while (true) {
-      absl::StatusOr<TextPart> part = parts.Next(options.part_bytes, cut);
-      if (part.ok() && part->text.empty()) break;
-      // The first mistake of the text is told, whoever finds it.
-      while (workers.size() > 0 && (!part.ok() || workers.size() >= most_waiting))
-        RETURN_IF_ERROR(output.Write(workers.Pop()));
-      RETURN_IF_ERROR(part.status());
-      workers.Push({result.inputs.size() - 1, path, *std::move(part)});
-    }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const FinishedInput& input = build->state().finished[i];
+    result.inputs.push_back({.path = files[i],
+                             .bytes = input.stamp.bytes,
+                             .fingerprint = input.fingerprint,
+                             .documents = input.documents,
+                             .duplicates = made.duplicates[i]});
   }
-  while (workers.size() > 0) RETURN_IF_ERROR(output.Write(workers.Pop()));
-  if (output.writers().front()->documents() == 0) {
-    return InvalidArgument("no documents in {} files, the first of which is {}", files.size(),
-                           files.empty() ? "missing" : files.front());
-  }
-  for (std::size_t i = 0; i < result.datasets.size(); ++i) {
-    IndexedDatasetWriter& writer = *output.writers()[i];
-    RETURN_IF_ERROR(writer.Finish());
-    result.datasets[i].documents = writer.documents();
-    result.datasets[i].sequences = writer.sequences();
-    result.datasets[i].tokens = writer.tokens();
-  }
+  RETURN_IF_ERROR(build->Publish(prefixes));
   RETURN_IF_ERROR(WriteManifest(options, result));
+  RETURN_IF_ERROR(build->Remove());
   return result;
 }
 

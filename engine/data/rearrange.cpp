@@ -22,7 +22,7 @@ absl::Status Copy(const IndexedDataset& from, std::int64_t begin, std::int64_t e
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const auto sequence = first + static_cast<std::int64_t>(i);
       sequences[i].resize(static_cast<std::size_t>(from.lengths()[static_cast<std::size_t>(sequence)]));
-      from.Read(sequence, 0, sequences[i]);
+      RETURN_IF_ERROR(from.Read(sequence, 0, sequences[i]));
     }
     RETURN_IF_ERROR(EncodeDocument(from.type(), sequences, &copied));
     if (copied.tokens.size() < kCopiedBytes && document + 1 < end) continue;

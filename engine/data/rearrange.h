@@ -15,7 +15,7 @@ namespace engine::data {
 // tokenizer do. Writes nothing unless everything succeeds.
 absl::StatusOr<MadeDataset> MergeDatasets(std::span<const std::string> prefixes, const std::string& output);
 
-inline constexpr int kMostSplitParts = 32;  // each has two temporary files, of which few may live
+inline constexpr int kMostSplitParts = 32;  // each has four temporary files, of which few may live
 
 // The documents of a data set in `parts` data sets OUTPUT_0, OUTPUT_1, …, of as many tokens each as borders of documents allow,
 // in their order. A part may have no documents only where there are fewer documents than parts, which is an error.

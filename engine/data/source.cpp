@@ -33,16 +33,23 @@ absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const a
   return absl::Status(status.code(), text);
 }
 
+absl::Status OutsideVocabulary(const IndexedDataset& dataset, std::int64_t token, std::int64_t sequence,
+                               const std::string& position, std::int64_t vocab) {
+  return InvalidArgument(
+      "{}.bin: token {} (sequence {}, position {}) is outside the model's vocabulary, 0 to {}; raise "
+      "model.vocab or build "
+      "the data set with the recipe's tokenizer",
+      dataset.prefix(), token, sequence, position, vocab - 1);
+}
+
 absl::Status CheckTokens(const IndexedDataset& dataset, std::int64_t vocab) {
-  const TokenScan scan = dataset.Scan();
+  if (dataset.is_remote()) return absl::OkStatus();  // CheckPiece, as it is read
+  ASSIGN_OR_RETURN(const TokenScan scan, dataset.Scan());
   if (scan.min >= 0 && scan.max < vocab) return absl::OkStatus();
   const std::int64_t token = scan.min < 0 ? scan.min : scan.max;
   const std::int64_t position = scan.min < 0 ? scan.first_min : scan.first_max;
-  return InvalidArgument(
-      "{}.bin: token {} (sequence {}, position {} of the file) is outside the model's vocabulary, 0 to {}; "
-      "raise "
-      "model.vocab or build the data set with the recipe's tokenizer",
-      dataset.prefix(), token, dataset.SequenceOfToken(position), position, vocab - 1);
+  return OutsideVocabulary(dataset, token, dataset.SequenceOfToken(position),
+                           fmt::format("{} of the file", position), vocab);
 }
 
 struct Sizes {
@@ -135,6 +142,7 @@ absl::Status Source::OpenMembers(const recipe::Recipe& recipe) {
     if (!dataset.ok()) return at_paths(dataset.status());
     if (absl::Status status = CheckTokens(*dataset, vocab_); !status.ok()) return at_paths(status);
     const std::array<SequenceRange, 3> ranges = SplitRanges(book_ends, dataset->sequences());
+    has_remote_ = has_remote_ || dataset->is_remote();
     members_.push_back({*std::move(dataset), ranges});
   }
   return absl::OkStatus();
@@ -222,11 +230,31 @@ absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int3
     RandomSample(*random_seed_, split, index, vocab_, out);
     return absl::OkStatus();
   }
-  for (const Piece& piece : PiecesOf(split, index, out.size())) {
-    piece.dataset->Read(piece.sequence, piece.offset, out.first(piece.tokens));
+  const std::vector<Piece> pieces = PiecesOf(split, index, out.size());
+  for (const Piece& piece : pieces)  // all that have to come come at once
+    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, storage::When::kNow);
+  for (const Piece& piece : pieces) {
+    const std::span<std::int32_t> tokens = out.first(piece.tokens);
+    RETURN_IF_ERROR(piece.dataset->Read(piece.sequence, piece.offset, tokens));
+    if (piece.dataset->is_remote()) RETURN_IF_ERROR(CheckPiece(piece, tokens));
     out = out.subspan(piece.tokens);
   }
   return absl::OkStatus();
+}
+
+absl::Status Source::CheckPiece(const Piece& piece, std::span<const std::int32_t> tokens) const {
+  const auto wrong = std::find_if(tokens.begin(), tokens.end(),
+                                  [this](std::int64_t token) { return token < 0 || token >= vocab_; });
+  if (wrong == tokens.end()) return absl::OkStatus();
+  return OutsideVocabulary(*piece.dataset, *wrong, piece.sequence,
+                           fmt::format("{} of the sequence", piece.offset + (wrong - tokens.begin())),
+                           vocab_);
+}
+
+void Source::Prefetch(Split split, std::int64_t index, storage::When when) const {
+  if (!has_remote_ || index < 0 || index >= size(split)) return;
+  for (const Piece& piece : PiecesOf(split, index, static_cast<std::size_t>(sequence_length_) + 1))
+    piece.dataset->Prefetch(piece.sequence, piece.offset, piece.tokens, when);
 }
 
 std::vector<Source::Piece> Source::PiecesOf(Split split, std::int64_t index, std::size_t tokens) const {
@@ -273,7 +301,7 @@ std::vector<std::int32_t> Source::DocumentStarts(Split split, std::int64_t index
   return starts;
 }
 
-double Source::UnigramEntropy() const {
+absl::StatusOr<double> Source::UnigramEntropy() const {
   if (random_seed_) return std::log(static_cast<double>(vocab_));
   const Order& train = order(Split::kTrain);
   std::vector<double> mixture(static_cast<std::size_t>(vocab_), 0.0);
@@ -281,7 +309,7 @@ double Source::UnigramEntropy() const {
   for (std::size_t i = 0; i < train.indices.size(); ++i) {
     const SequenceRange range = members_[i].ranges[static_cast<std::size_t>(Split::kTrain)];
     std::fill(counts.begin(), counts.end(), 0);
-    members_[i].dataset.CountTokens(range.begin, range.end, counts);
+    RETURN_IF_ERROR(members_[i].dataset.CountTokens(range.begin, range.end, counts));
     const double scale = train.shares[i] / static_cast<double>(train.indices[i].tokens_per_epoch);
     for (std::size_t token = 0; token < counts.size(); ++token) {
       mixture[token] += scale * static_cast<double>(counts[token]);
@@ -301,7 +329,7 @@ std::string Source::Summary() const {
   std::string text;
   if (random_seed_) {
     text += fmt::format("random tokens of [0, {}): no data set; the loss stays at ln {} = {:.4f}\n", vocab_,
-                        vocab_, UnigramEntropy());
+                        vocab_, std::log(static_cast<double>(vocab_)));
   }
   for (const Member& member : members_) {
     const IndexedDataset& dataset = member.dataset;

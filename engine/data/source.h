@@ -32,7 +32,7 @@ constexpr std::int64_t FirstSample(std::int64_t iteration_base, std::int64_t mic
 class Source {
  public:
   // Opens [data] of the recipe. Checks all index files, that every token is below model.vocab (one pass over
-  // the .bin files), and that each split that will be used has its samples:
+  // the .bin files; tokens of remote ones are checked when Sample reads them), and that each split that will be used has its samples:
   // train: Recipe::samples; validation: (iterations / evaluation.interval + 1) ×
   // evaluation.iterations × global_batch, or 0 without evaluation; test: evaluation.iterations ×
   // global_batch, or 0 without evaluation or where the split has too little text. A failure is located at the
@@ -42,6 +42,9 @@ class Source {
   // Writes sample `index` of [0, size(split)) to `out`, sequence_length() + 1 tokens: inputs are all but the
   // last, labels all but the first. A pure function; safe to call from many threads.
   absl::Status Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const;
+  // Sample `index` will be read: what of it lies on a server is asked for, before or behind what is already to be asked for. Returns
+  // at once; an index outside of the split is none.
+  void Prefetch(Split split, std::int64_t index, storage::When when) const;
 
   // Where documents begin in a sample: ascending places of its tokens, the first of them 0. A document ends where a
   // sequence of the data set does, and behind each end-of-document token of the recipe's tokenizer, where it has one; that
@@ -57,7 +60,7 @@ class Source {
   // Nats per token of the unigram distribution of the train split (of a blend: of the mixture): what a model
   // that knows only the frequencies of tokens would lose. Computed from the data set; ln(vocab) of random
   // tokens.
-  double UnigramEntropy() const;
+  absl::StatusOr<double> UnigramEntropy() const;
 
   // One fingerprint for each file of the data sets, and the token behind which documents end where they are masked.
   Fingerprints Fingerprint() const;
@@ -86,6 +89,8 @@ class Source {
 
   // Those of a sample of `tokens` tokens, which is not random.
   std::vector<Piece> PiecesOf(Split split, std::int64_t index, std::size_t tokens) const;
+  // That all tokens of a piece are below model.vocab.
+  absl::Status CheckPiece(const Piece& piece, std::span<const std::int32_t> tokens) const;
   absl::Status SetEndOfDocument(const recipe::Recipe& recipe);
   absl::Status OpenMembers(const recipe::Recipe& recipe);
   absl::Status BuildOrder(const recipe::Recipe& recipe, Split split, std::int64_t size);
@@ -98,6 +103,7 @@ class Source {
   std::int64_t sequence_length_ = 0;
   std::int64_t vocab_ = 0;
   bool masks_documents_ = false;
+  bool has_remote_ = false;                      // some data set is read from a server
   std::optional<std::int32_t> end_of_document_;  // where documents are masked; nullopt: no token is one
   std::optional<std::uint64_t> random_seed_;     // of random tokens; then there are no members
   std::vector<Member> members_;

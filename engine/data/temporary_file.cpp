@@ -13,7 +13,7 @@ namespace {
 
 // The paths of the living TemporaryFiles; null: none. A signal handler can read nothing but lock-free
 // atomics.
-std::array<std::atomic<const char*>, 64> live_paths;
+std::array<std::atomic<const char*>, 256> live_paths;
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
 extern "C" void RemoveAndEnd(int signal_number) {

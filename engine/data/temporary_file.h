@@ -6,7 +6,7 @@
 
 namespace engine::data {
 
-// Removes the file of that name, if there is one, at the end of its life. At most 64 live at a time.
+// Removes the file of that name, if there is one, at the end of its life. At most 256 live at a time.
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string path);

@@ -7,16 +7,18 @@
 
 #include "engine/base/json.h"
 #include "engine/base/status.h"
+#include "engine/storage/storage.h"
 
 namespace engine::data {
 namespace {
 
 namespace fs = std::filesystem;
 
+bool IsTable(const fs::path& path) { return path.extension() == ".dat" || path.extension() == ".u8"; }
+
 // Whether the entry is text; else it is counted, unless it is a directory.
 bool IsWanted(const fs::directory_entry& entry, PassedOver* passed_over) {
   std::error_code ignored;
-  const std::string extension = entry.path().extension();
   std::int64_t* count = nullptr;
   if (entry.is_symlink(ignored)) {
     count = &passed_over->links;
@@ -26,7 +28,7 @@ bool IsWanted(const fs::directory_entry& entry, PassedOver* passed_over) {
     count = &passed_over->hidden;
   } else if (!entry.is_regular_file(ignored)) {
     count = &passed_over->others;
-  } else if (extension == ".dat" || extension == ".u8") {
+  } else if (IsTable(entry.path())) {
     count = &passed_over->tables;
   } else {
     return true;
@@ -53,6 +55,32 @@ absl::Status ListDirectory(const std::string& directory, std::vector<std::string
   if (found.empty()) return NotFound("no text files in {}", directory);
   std::sort(found.begin(), found.end());
   files->insert(files->end(), found.begin(), found.end());
+  return absl::OkStatus();
+}
+
+// A bucket has no directories: some tools put an empty object with a / at its end in the place of one.
+absl::Status ListUrl(const std::string& input, std::vector<std::string>* files, PassedOver* passed_over) {
+  RETURN_IF_ERROR(storage::CheckUsable(input));
+  if (!input.ends_with('/')) {
+    files->push_back(input);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::vector<storage::Entry> entries, storage::List(input));
+  const std::size_t before = files->size();
+  for (const storage::Entry& entry : entries) {
+    const fs::path path(entry.name.substr(input.size()));
+    const bool hidden = std::any_of(path.begin(), path.end(),
+                                    [](const fs::path& part) { return part.string().starts_with('.'); });
+    if (entry.name.ends_with('/')) continue;
+    if (hidden) {
+      ++passed_over->hidden;
+    } else if (IsTable(path)) {
+      ++passed_over->tables;
+    } else {
+      files->push_back(entry.name);
+    }
+  }
+  if (files->size() == before) return NotFound("no text files in {}", input);
   return absl::OkStatus();
 }
 
@@ -144,14 +172,17 @@ absl::Status TextsOf(const nlohmann::json& object, const std::string& key, Texts
 // simdjson, for lines that are as they should be: it says too little of others, which are read once more by ParseLine.
 class FastLines {
  public:
-  // The texts of each key; false: the line is not read, for whatever reason. They are valid until the next call.
-  bool Read(std::string_view line, std::span<const std::string> keys, std::vector<Texts>* texts) {
+  // The texts of each key; false: the line is not read, for whatever reason. They are valid until the next call. `behind`: bytes
+  // behind the line that may be read; where there are few, the line is copied first.
+  bool Read(std::string_view line, std::size_t behind, std::span<const std::string> keys,
+            std::vector<Texts>* texts) {
     simdjson::dom::object object;
     if (line.size() > capacity_) {
       if (parser_.allocate(line.size(), kMostJsonDepth) != simdjson::SUCCESS) return false;
       capacity_ = line.size();
     }
-    if (parser_.parse(line.data(), line.size()).get(object) != simdjson::SUCCESS) return false;
+    const bool copies = behind < simdjson::SIMDJSON_PADDING;
+    if (parser_.parse(line.data(), line.size(), copies).get(object) != simdjson::SUCCESS) return false;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       simdjson::dom::element found;
       if (!Find(object, keys[i], &found) || !AddTexts(found, &(*texts)[i])) return false;
@@ -211,6 +242,10 @@ absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::strin
                                                     PassedOver* passed_over) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
+    if (storage::IsUrl(input)) {
+      RETURN_IF_ERROR(ListUrl(input, &files, passed_over));
+      continue;
+    }
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
     if (!fs::exists(status)) return NotFound("input {} does not exist", input);
@@ -236,7 +271,9 @@ absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
     };
     for (Texts& of_key : texts) of_key.clear();
     nlohmann::json object;
-    if (!fast.Read(line, keys, &texts)) {
+    const auto behind =
+        static_cast<std::size_t>(contents.data() + contents.size() - (line.data() + line.size()));
+    if (!fast.Read(line, behind, keys, &texts)) {
       ASSIGN_OR_RETURN(object, ParseLine(line, place.path, line_number));
       for (std::size_t i = 0; i < keys.size(); ++i) {
         texts[i].clear();

@@ -23,7 +23,8 @@ struct PassedOver {
 };
 
 // The files that `inputs` name. A directory stands for the regular files under it, in order of their paths,
-// but for those that it passes over and counts.
+// but for those that it passes over and counts; so does s3:// with a / at its end, where hidden is what has a name that begins with a dot.
+// Whether another s3:// or http(s):// is there is seen when it is read.
 absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs,
                                                     PassedOver* passed_over);
 

@@ -10,8 +10,6 @@
 #include <string>
 #include <string_view>
 
-#include "engine/data/mapped_file.h"
-
 namespace engine::data {
 
 // Some of a file's text, which lives as long as this does.
@@ -28,15 +26,17 @@ std::size_t BehindLastLine(std::string_view text);
 // The text of a file, or what is in it where it is compressed, as its first bytes tell: by gzip (RFC 1952; members one behind the
 // other are one text, zeros may follow them) or by Zstandard (RFC 8878; any frames, windows of up to 2 GiB).
 // Compressed data that is cut off or damaged is an error at the file, once all of the text before that could be cut has been given.
+// Memory is that of a part and of some hundred KiB more, or of the window.
 class TextParts {
  public:
-  // What a compressed file is made into text with.
-  class Decompressor {
+  // What text is read from.
+  class Stream {
    public:
-    virtual ~Decompressor() = default;
-    // Appends at least one byte to *text, unless the data has ended.
-    virtual absl::Status AppendTo(std::string* text) = 0;
-    virtual bool ended() const = 0;
+    virtual ~Stream() = default;
+    // At least one of `bytes` bytes, which are not 0; 0: the text has ended.
+    virtual absl::StatusOr<std::size_t> Read(char* out, std::size_t bytes) = 0;
+    virtual std::int64_t file_bytes() const = 0;      // read of the file so far
+    virtual std::string FileFingerprint() const = 0;  // of them (fingerprint.h)
   };
 
   static absl::StatusOr<TextParts> Open(const std::string& path);
@@ -45,21 +45,27 @@ class TextParts {
   // than 2 GiB is an error: a line, say, that is none.
   absl::StatusOr<TextPart> Next(std::size_t bytes, const CutText& cut);
 
-  std::string Fingerprint() const;  // of all bytes of the file (fingerprint.h)
-  std::int64_t file_bytes() const { return static_cast<std::int64_t>(file_->bytes().size()); }
+  // Where the last part has ended.
+  std::int64_t text_bytes() const { return text_bytes_; }
+  std::int64_t line() const { return line_; }
+  // Goes on from such a place, for which nothing may have been read yet. False: the text is shorter.
+  absl::StatusOr<bool> SkipTo(std::int64_t text_bytes, std::int64_t line);
+
+  // Of the file, which is read ahead of the last part; all of it once the text has ended.
+  std::int64_t file_bytes() const { return stream_->file_bytes(); }
+  std::string FileFingerprint() const { return stream_->FileFingerprint(); }
 
  private:
-  explicit TextParts(std::string path) : path_(std::move(path)) {}
-  absl::StatusOr<TextPart> NextOfPlain(std::size_t bytes, const CutText& cut);
-  absl::StatusOr<TextPart> NextOfCompressed(std::size_t bytes, const CutText& cut);
+  TextParts(std::string path, std::unique_ptr<Stream> stream)
+      : path_(std::move(path)), stream_(std::move(stream)) {}
   absl::Status TooLong(std::size_t bytes) const;
 
   std::string path_;
-  std::shared_ptr<const MappedFile> file_;
-  std::unique_ptr<Decompressor> decompressor_;  // null: the file is plain
-  std::size_t at_ = 0;                          // of a plain file
-  std::string rest_;                            // of a compressed one: text behind the last cut
-  absl::Status failed_;                         // what has ended it too early
+  std::unique_ptr<Stream> stream_;
+  std::string rest_;     // text behind the last part
+  bool ended_ = false;   // nothing is behind `rest_`
+  absl::Status failed_;  // what has ended it too early
+  std::int64_t text_bytes_ = 0;
   std::int64_t line_ = 1;
 };
 

@@ -39,6 +39,9 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   executor->communicator_ = std::move(communicator);
   executor->seed_ = seed;
   ASSIGN_OR_RETURN(executor->arena_, executor->backend_->AllocateArena(executor->stage_.arena_bytes));
+  if (const std::int64_t bytes = executor->stage_.host_bytes; bytes > 0) {
+    ASSIGN_OR_RETURN(executor->host_, executor->backend_->AllocateHost(bytes));
+  }
   RETURN_IF_ERROR(executor->PrepareSegments());
   RETURN_IF_ERROR(executor->PrepareTransfers());
   if (absl::Status status = executor->communicator_->Connect(); !status.ok()) {

@@ -209,6 +209,7 @@ class RankExecutor {
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<backend::Communicator> communicator_;
   std::byte* arena_ = nullptr;
+  std::byte* host_ = nullptr;  // StagePlan::host_bytes
   std::uint64_t seed_ = 0;
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;

@@ -113,6 +113,18 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
     }
     return prepared;
   }
+  if (const plan::HostCopy* copy = instruction.AsHostCopy()) {
+    const bool out = copy->direction == plan::HostCopy::Direction::kToHost;
+    const TensorView view = View(out ? instruction.inputs[0] : instruction.outputs[0], chunk, slot);
+    ENGINE_CHECK(chunk != nullptr && slot >= 0, "{} waits for no microbatch", instruction.name);
+    if (!out) prepared.outputs = {view};
+    prepared.launch = backend_->PrepareHostCopy(
+        {.direction = copy->direction,
+         .arena = static_cast<std::byte*>(view.data),
+         .host = host_ + chunk->host_base + slot * chunk->host_bytes + copy->host_offset,
+         .bytes = view.shape.elements() * SizeOf(view.dtype)});
+    return prepared;
+  }
   backend::CollectiveArgs args{.instruction = &instruction,
                                .group = plan_.mesh.Group(rank_, instruction.group()),
                                .index = plan_.mesh.IndexInGroup(coordinates_, instruction.group()),

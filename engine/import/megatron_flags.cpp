@@ -43,7 +43,7 @@ constexpr const char* kAllocator = "the plan places every byte; there is no Pyth
 constexpr const char* kDispatch = "how rows of experts are ordered and exchanged is the plan's choice";
 constexpr const char* kSizes = "sizes of groups are known on the device; nothing is padded";
 constexpr const char* kPlaces = "rank order is tp, cp, ep, dp, pp; it changes no result";
-constexpr const char* kHostMemory = "nothing is kept in the host's memory";
+constexpr const char* kHostMemory = "nothing of the optimizer is kept in the host's memory";
 constexpr const char* kStop =
     "a run ends when it is as long as the recipe says, or at a signal, and saves before it ends";
 constexpr const char* kCheckpointSays = "the recipe says all, and no checkpoint changes it";
@@ -204,7 +204,7 @@ std::vector<MegatronFlag> TrainingFlags() {
       Switch("--recompute-activations", "recompute.granularity = \"selective\""),
       List("--recompute-modules", "recompute.modules"),
       Note(kNone, "--distribute-saved-activations", "with sequence parallelism they are split anyway"),
-      Note(kOne, "--cpu-offloading-num-layers", kHostMemory),
+      Direct("--cpu-offloading-num-layers", "offload.activation_layers"),
       Note(kNone, "--optimizer-cpu-offload", kHostMemory),
       Note(kOne, "--optimizer-offload-fraction", kHostMemory),
   };

@@ -53,6 +53,7 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
            instruction.detached() ? " detached" : "");
     if (instruction.LeavesAddition()) Append(text, " unsummed");
   }
+  if (const HostCopy* copy = instruction.AsHostCopy()) Append(text, " host {}", copy->host_offset);
   if (instruction.direct()) Append(text, " direct");
   if (const Kernel* kernel = instruction.AsKernel(); kernel != nullptr && kernel->adds) {
     Append(text, " adds to input {} ", kernel->adds->input);
@@ -154,9 +155,10 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
            fmt::join(state.spec.fill, " "), state.buffer.offset);
   }
   for (const Chunk& chunk : stage.chunks) {
-    Append(&text, "  chunk {} layers [{}, {}) slots {} × {} bytes @{}\n", chunk.index,
-           plan.BlocksBefore(chunk), plan.BlocksBefore(chunk) + plan.BlocksIn(chunk), chunk.slots,
-           chunk.slot_bytes, chunk.slot_base);
+    Append(&text, "  chunk {} layers [{}, {}) slots {} × {} bytes @{}", chunk.index, plan.BlocksBefore(chunk),
+           plan.BlocksBefore(chunk) + plan.BlocksIn(chunk), chunk.slots, chunk.slot_bytes, chunk.slot_base);
+    if (chunk.host_bytes > 0) Append(&text, ", of the host {} bytes @{}", chunk.host_bytes, chunk.host_base);
+    Append(&text, "\n");
   }
   for (const Segment& segment : stage.segments) {
     Append(&text, "  segment {}{}\n", segment.name, segment.halves ? " of halves" : "");

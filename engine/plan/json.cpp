@@ -75,10 +75,12 @@ Json StageJson(const Plan& plan, std::size_t index) {
                        {"count", t.count},
                        {"bytes", t.wire_bytes}});
   }
+  Json memory = MemoryJson(stage);
+  if (stage.host_bytes > 0) memory["host"] = stage.host_bytes;
   return {{"stage", index},
           {"local_parameters", stage.parameter_count},
           {"flops", stage.flops},
-          {"memory", MemoryJson(stage)},
+          {"memory", std::move(memory)},
           {"chunks", std::move(chunks)},
           {"communication", std::move(traffic)},
           {"buckets", std::move(buckets)}};

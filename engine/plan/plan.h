@@ -55,9 +55,9 @@ struct BufferRef {
   }
 };
 
-// Streams of a stage: computation, one per direction and kind of pipeline traffic, and two for collectives
+// Streams of a stage: computation, one per direction and kind of pipeline traffic, two for collectives
 // that run behind computation: of activations, and of buckets, which would hold up the former (one for all
-// where NCCL does both).
+// where NCCL does both), and one for copies to and from the host's memory, likewise behind computation.
 enum Stream : std::int32_t {
   kComputeStream,
   kSendNext,
@@ -66,9 +66,12 @@ enum Stream : std::int32_t {
   kReceiveNext,
   kExchangeStream,
   kBucketStream,
+  kHostStream,
   kStreams
 };
-inline bool IsBehind(std::int32_t stream) { return stream == kExchangeStream || stream == kBucketStream; }
+inline bool IsBehind(std::int32_t stream) {
+  return stream == kExchangeStream || stream == kBucketStream || stream == kHostStream;
+}
 
 // The other rank's term of a sum of two ranks, where the addition is left to the one kernel that reads the sum
 // (Addition).
@@ -121,12 +124,20 @@ struct BucketExchange : Exchange {
   bool last_only = false;    // only in the iteration's last microbatch
 };
 
+// What the forward pass has made for the backward pass goes to the host's memory, input 0, or comes back from it, output
+// 0. In between, its bytes in the slot hold what another layer keeps (compile/offload.h).
+struct HostCopy {
+  enum class Direction : std::uint8_t { kToHost, kFromHost };
+  Direction direction = Direction::kToHost;
+  std::int64_t host_offset = 0;  // in what the host keeps of a microbatch (Chunk::host_base)
+};
+
 // Of two microbatches that a segment runs at once (Segment::halves): whose values an instruction takes and makes,
 // or that it runs once for both. Each input of a kernel of both is the two halves' tensors, one behind the other
 // along dim 0. Where a segment runs one microbatch, all are the first's.
 enum class Half : std::uint8_t { kFirst, kSecond, kBoth };
 
-// A step of a segment, one of three things. Its place in the segment is what others name it by.
+// A step of a segment, one of four things. Its place in the segment is what others name it by.
 struct Instruction {
   std::string name;  // the node that it carries out
   // Plan::components, of that node; kNoComponent: it belongs to none. It is told, not run: the canonical text leaves it out.
@@ -136,12 +147,12 @@ struct Instruction {
   BufferRef scratch;                     // bytes that it alone uses while it runs; elements 0: none
   std::int32_t stream = kComputeStream;  // that it runs on
   Half half = Half::kFirst;
-  // Conversions beside computation, before it in the segment, that have to be finished when it runs: it reads what
-  // they made, or overwrites what they use. The segment's end waits for all.
+  // Conversions and copies beside computation, before it in the segment, that have to be finished when it runs: it
+  // reads what they made, or overwrites what they use. The segment's end waits for all.
   std::vector<std::int32_t> waits = {};
   // The bucket whose exchange beside computation, of this program, must be done before it runs; −1: none.
   std::int32_t waits_for_bucket = -1;
-  std::variant<Kernel, Conversion, BucketExchange> what = Kernel{};
+  std::variant<Kernel, Conversion, BucketExchange, HostCopy> what = Kernel{};
 
   const Kernel* AsKernel() const { return std::get_if<Kernel>(&what); }
   Kernel* AsKernel() { return std::get_if<Kernel>(&what); }
@@ -149,6 +160,8 @@ struct Instruction {
   Conversion* AsConversion() { return std::get_if<Conversion>(&what); }
   const BucketExchange* AsBucketExchange() const { return std::get_if<BucketExchange>(&what); }
   BucketExchange* AsBucketExchange() { return std::get_if<BucketExchange>(&what); }
+  const HostCopy* AsHostCopy() const { return std::get_if<HostCopy>(&what); }
+  HostCopy* AsHostCopy() { return std::get_if<HostCopy>(&what); }
   const Exchange* AsExchange() const {
     if (const Conversion* conversion = AsConversion()) return conversion;
     return AsBucketExchange();
@@ -164,8 +177,10 @@ struct Instruction {
     static const Exchange none;
     return AsExchange() != nullptr ? *AsExchange() : none;
   }
-  // The kernel's name or the collective's.
+  // The kernel's name or the collective's, or where a copy goes.
   std::string_view kernel() const {
+    if (const HostCopy* copy = AsHostCopy())
+      return copy->direction == HostCopy::Direction::kToHost ? "to_host" : "from_host";
     return AsKernel() != nullptr ? std::string_view(AsKernel()->name) : Name(collective());
   }
   const graph::OpDef* op() const { return kernel_or_none().op; }
@@ -331,6 +346,9 @@ struct Chunk {
   std::int64_t slot_base = 0;  // offset of slot 0 in the arena
   std::int64_t slot_bytes = 0;
   std::int64_t slots = 0;  // microbatches in flight, of the program that has most
+  // What the host keeps of a microbatch in flight, and where that of slot 0 lies among StagePlan::host_bytes.
+  std::int64_t host_base = 0;
+  std::int64_t host_bytes = 0;
   // Inputs of all microbatches of an iteration, of the largest program, one microbatch after the other, each in whole
   // words (StagedWords): `incoming` is filled while the iteration before still runs, `staged` is what the running one
   // takes its inputs from.
@@ -385,6 +403,7 @@ struct StagePlan {
   std::int64_t transient_base = 0, pass_bytes = 0;
   MemoryBreakdown memory;
   std::int64_t arena_bytes = 0;
+  std::int64_t host_bytes = 0;       // of the host's memory that a rank keeps activations in (HostCopy)
   std::int64_t parameter_count = 0;  // local elements, padding included
   // FLOPs of matrix products and attention in one iteration on one rank, recomputation included.
   double flops = 0;  // of the largest program

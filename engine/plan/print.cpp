@@ -121,10 +121,18 @@ std::string Memory(const Plan& plan) {
     }
     rows.push_back(std::move(row));
   }
-  return "\narena of one rank\n" +
-         StageTable({"parameters", "gradients", "optimizer", "control", "activations", "pipeline",
-                     "transients", "evaluation", "total"},
-                    rows);
+  std::string text =
+      "\narena of one rank\n" + StageTable({"parameters", "gradients", "optimizer", "control", "activations",
+                                            "pipeline", "transients", "evaluation", "total"},
+                                           rows);
+  const auto most =
+      std::max_element(plan.stages.begin(), plan.stages.end(),
+                       [](const StagePlan& a, const StagePlan& b) { return a.host_bytes < b.host_bytes; });
+  if (most != plan.stages.end() && most->host_bytes > 0) {
+    text += fmt::format("\nactivations that wait in the host's memory: {} of a rank{}\n",
+                        FormatBytes(most->host_bytes), plan.stages.size() > 1 ? " at most" : "");
+  }
+  return text;
 }
 
 const char* By(const Traffic& traffic) {

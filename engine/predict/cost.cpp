@@ -218,6 +218,10 @@ CostModel::Link CostModel::LinkOf(const plan::Group& group) const {
 }
 
 double CostModel::Seconds(const plan::Instruction& instruction) const {
+  if (instruction.AsHostCopy() != nullptr) {
+    const double bytes = Bytes(instruction);
+    return cpu_ ? kCpu.launch_s + 2 * bytes / memory_bandwidth_ : kCuda.launch_s + bytes / kHostBandwidth;
+  }
   if (instruction.collective() == plan::Collective::kNone ||
       instruction.collective() == plan::Collective::kSlice) {
     return KernelSeconds(instruction);
@@ -253,7 +257,7 @@ double CostModel::FinishSeconds(const plan::Instruction& instruction) const {
 }
 
 double CostModel::BesideShare(const plan::Instruction& instruction) {
-  if (!plan::IsBehind(instruction.stream)) return 0;
+  if (!plan::IsBehind(instruction.stream) || instruction.AsHostCopy() != nullptr) return 0;
   return instruction.push() ? kPushBesideCost : kBesideCost;
 }
 

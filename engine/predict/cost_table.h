@@ -29,7 +29,7 @@ inline constexpr std::array kCudaRates = {
     KernelRate{"linear_wgrad", 0.99},
     KernelRate{"linear_gelu", 0.98},        // writes the activation's input too
     KernelRate{"linear_dgrad_gelu", 0.97},  // reads it
-    KernelRate{"linear_add", 1.07},         // not measured by themselves: taken for like linear
+    KernelRate{"linear_add", 1.07},         // adapters' are bound by memory: 1.07 and 1.14 × as long as predicted
     KernelRate{"linear_dgrad_add", 1.07},
     KernelRate{"linear_cross_entropy", 0.99},
     KernelRate{"linear_fp8", 1.95},
@@ -164,6 +164,9 @@ inline constexpr double kInsideHop = 1e-6;
 // for one.
 inline constexpr double kAcrossShare = 0.82;
 inline constexpr double kAcrossHop = 9e-6;
+// Bytes a second between a GPU and pinned memory of its host, each way: PCIe 5.0 × 16, 55.3 and 55.5 measured on an H100's
+// and an H200's machine, beside kernels a little less.
+inline constexpr double kHostBandwidth = 53e9;
 // NCCL's kernels beside products: they take this much longer, and cost products this share of their time.
 inline constexpr double kBesideSlowdown = 1.6;
 inline constexpr double kBesideCost = 0.35;

@@ -125,6 +125,13 @@ class SegmentPlayer {
 
   void Exchange(size_t index, const SegmentCosts::Times& times) {
     const plan::Instruction& instruction = segment_.instructions[index];
+    if (instruction.AsHostCopy() != nullptr) {  // a link of its own
+      const double begin = std::max(host_until_, now_);
+      host_until_ = begin + times.seconds;
+      Note(instruction.stream, begin, host_until_, &instruction);
+      under_way_.push_back({index, host_until_, {&instruction, 0}});
+      return;
+    }
     if (instruction.detached() && instruction.scratch.elements > 0) {
       FinishDetached([&](const plan::Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
     }
@@ -179,8 +186,9 @@ class SegmentPlayer {
   std::vector<PlayedEvent>* events_;
   const plan::Step& step_;
   PlayedPiece piece_;
-  double now_ = 0;     // computation has been done until
-  BothBeside beside_;  // and exchange
+  double now_ = 0;         // computation has been done until
+  BothBeside beside_;      // and exchange
+  double host_until_ = 0;  // and copies to and from the host, of which none outlives a piece
   std::vector<Detached> detached_;
   std::vector<Conversion> under_way_;
 };

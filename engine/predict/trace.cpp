@@ -10,9 +10,9 @@ namespace engine::predict {
 namespace {
 
 // By Stream.
-constexpr std::array kStreamNames = {"computation",        "send to next",      "receive from previous",
-                                     "send to previous",   "receive from next", "exchange",
-                                     "exchange of buckets"};
+constexpr std::array kStreamNames = {"computation",         "send to next",      "receive from previous",
+                                     "send to previous",    "receive from next", "exchange",
+                                     "exchange of buckets", "copies of the host"};
 static_assert(kStreamNames.size() == plan::kStreams);
 
 nlohmann::json NameOf(const char* what, std::int32_t stage, std::int32_t stream, const std::string& name) {

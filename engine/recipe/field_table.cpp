@@ -297,7 +297,7 @@ Rows DataRows() {
       FIELD(data.paths)
           .RequiredUnless("data.source", kRandomSource)
           .Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working "
-               "directory."),
+               "directory, or as s3://BUCKET/PREFIX or http(s)://HOST/PREFIX."),
       FIELD(data.weights).Above(0).Doc("Sampling weight of each path; empty: by size."),
       FIELD(data.split)
           .Pattern(
@@ -527,6 +527,13 @@ Rows TrainingRows() {
       FIELD(recompute.modules)
           .Words({"attention", "norm", "activation"})
           .Doc("Modules that selective recomputes."),
+      FIELD(offload.activation_layers)
+          .Between(0, 1e6)
+          .Unit("layers")
+          .Doc("Layers, the first ones of each chunk of a pipeline, whose saved activations wait in the "
+               "host's memory "
+               "between the forward and the backward pass of a microbatch, copied there and back behind "
+               "computation."),
       FIELD(checkpoint.interval)
           .Between(0, kMaxCount)
           .Unit("iterations")
@@ -626,6 +633,7 @@ std::vector<TableDoc> MakeTables() {
       {"lora", "Low-rank adapters (LoRA, Hu et al., arXiv:2106.09685)."},
       {"precision", "Number formats."},
       {"recompute", "Activations that are computed again in the backward pass."},
+      {"offload", "What waits in the host's memory, to save that of the device."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},
       {"evaluation", "When the validation loss is measured."},
       {"logging", "Log lines."},

@@ -191,6 +191,11 @@ struct Recompute {
   std::vector<std::string> modules = {"attention"};  // selective: attention | norm | activation
 };
 
+// What waits in the host's memory, copied there and back behind computation.
+struct Offload {
+  std::int64_t activation_layers = 0;  // the first ones of each chunk of a pipeline
+};
+
 struct Checkpoint {
   std::int64_t interval = 0;  // iterations; 0: only at the end
   std::int64_t keep = 0;      // newest N; 0: all
@@ -251,6 +256,7 @@ struct Recipe {
   Training training;
   Precision precision;
   Recompute recompute;
+  Offload offload;
   Checkpoint checkpoint;
   Lora lora;
   Evaluation evaluation;

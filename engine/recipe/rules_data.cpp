@@ -8,6 +8,7 @@
 #include "engine/recipe/rules.h"
 #include "engine/recipe/source.h"
 #include "engine/recipe/split.h"
+#include "engine/storage/location.h"
 
 namespace engine::recipe {
 namespace {
@@ -15,6 +16,14 @@ namespace {
 void PathsAreGiven(const RuleContext& c) {
   if (c.recipe.data.paths.empty()) {
     c.Error({"data.paths"}, "data.paths is empty", "at least one prefix; or data.source = \"random\"");
+  }
+}
+
+void PathsAreNames(const RuleContext& c) {
+  for (const std::string& path : c.recipe.data.paths) {
+    if (const absl::Status status = storage::CheckPrefix(path); !status.ok())
+      c.Error({"data.paths"}, Message(status),
+              "a prefix as a path, as s3://BUCKET/PREFIX or as https://HOST/PREFIX");
   }
 }
 
@@ -125,6 +134,7 @@ void RandomTokensUseNoFiles(const RuleContext& c) {
 std::vector<Rule> DataRules() {
   return {
       {{"data.source", "data.paths"}, OfFiles<PathsAreGiven>},
+      {{"data.source", "data.paths"}, OfFiles<PathsAreNames>},
       {{"data.source", "data.paths", "data.weights"}, OfFiles<WeightsMatchPaths>},
       {{"data.source", "data.split", "evaluation.interval"}, OfFiles<SplitHasShares>},
       {{"data.source", "data.tokenizer"}, OfFiles<Gpt2TokenizerHasFiles>},

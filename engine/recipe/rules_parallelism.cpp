@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string_view>
 
@@ -326,6 +327,31 @@ void StageListHasAllLayers(const RuleContext& c) {
                       Counted(c.recipe.model.layers, "layer")));
 }
 
+// A layer's place is its successor's, which is at least two layers later: what it hands on is read by the next one.
+void OffloadLeavesLayers(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  const std::int64_t layers = c.recipe.offload.activation_layers;
+  if (layers == 0) return;
+  const std::int64_t stages = ProductOrOverflow({p.pp, p.virtual_stages});
+  if (p.schedule == "zero_bubble") {
+    c.Error({"offload.activation_layers", "parallelism.schedule"},
+            "offload.activation_layers needs backward passes that are done with what they read, but schedule "
+            "\"zero_bubble\" reads most of it again later",
+            "schedule \"1f1b\" or \"interleaved\"; or activation_layers 0");
+  }
+  const std::int64_t fewest = p.layers_per_stage.empty()
+                                  ? c.recipe.model.layers / stages
+                                  : *std::min_element(p.layers_per_stage.begin(), p.layers_per_stage.end());
+  constexpr std::int64_t kStay = 2;
+  if (layers + kStay <= fewest) return;
+  c.Error(
+      {"offload.activation_layers", "model.layers", "parallelism.pp"},
+      fmt::format("activation_layers {}, but the smallest chunk of the pipeline has {}, of which {} stay on "
+                  "the device",
+                  layers, Counted(fewest, "layer"), kStay),
+      fewest > kStay ? fmt::format("activation_layers at most {}", fewest - kStay) : "activation_layers 0");
+}
+
 }  // namespace
 
 std::vector<Rule> ParallelismRules() {
@@ -354,6 +380,7 @@ std::vector<Rule> ParallelismRules() {
       {{sp, "parallelism.tp", "parallelism.cp", "data.sequence_length"}, SequenceIsDivisible},
       {{chunks, "parallelism.pp", "parallelism.schedule"}, ScheduleSuitsStages},
       {{chunks, "parallelism.pp", "model.layers"}, LayersFillStages},
+      {{"offload", "parallelism", "model.layers"}, OffloadLeavesLayers},
       {{chunks, "parallelism.pp", list}, StageListHasRightLength},
       {{"model.layers", list}, StageListHasAllLayers},
   };

@@ -330,6 +330,14 @@ class Searcher {
 
 absl::StatusOr<SearchResult> Search(const Recipe& recipe, const compile::CompileOptions& compile,
                                     const SearchOptions& options) {
+  if (recipe.offload.activation_layers > 0) {
+    return InvalidArgument(
+        "offload.activation_layers {}: layouts are compared by models of a few layers, which have no others "
+        "whose places "
+        "theirs could take; search with --set offload.activation_layers=0, and set it in the layout that is "
+        "found",
+        recipe.offload.activation_layers);
+  }
   return Searcher(recipe, compile, options).Run();
 }
 

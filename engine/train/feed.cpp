@@ -10,6 +10,9 @@
 namespace engine::train {
 namespace {
 
+// For which data on a server is asked before they are wanted. Samples follow one another over the borders of iterations.
+constexpr std::int64_t kMicrobatchesAhead = 16;
+
 // Where a document begins, and where the one behind it does.
 struct Document {
   std::int32_t first, last;
@@ -33,9 +36,16 @@ executor::FeedFunction MakeFeed(const plan::Plan& plan, const data::Source& sour
     std::vector<std::int32_t> sample(static_cast<size_t>(plan.sequence) + 1);
     std::vector<std::int32_t> starts = {0};
     std::int32_t* out = host.as<std::int32_t>();
+    const auto index_of = [&](std::int64_t b) {
+      return first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
+    };
+    for (std::int64_t b = 0; offset == 0 && b < host.shape[0]; ++b)
+      source.Prefetch(split, index_of(b), storage::When::kNow);
+    for (std::int64_t b = 0; offset == 0 && b < host.shape[0]; ++b)
+      source.Prefetch(split, index_of(b) + kMicrobatchesAhead * plan.microbatch_samples,
+                      storage::When::kLater);
     for (std::int64_t b = 0; b < host.shape[0]; ++b) {
-      const std::int64_t index =
-          first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
+      const std::int64_t index = index_of(b);
       if (offset || of_documents) RETURN_IF_ERROR(source.Sample(split, index, sample));
       if (of_documents) starts = source.DocumentStarts(split, index, sample);
       for (const Interval& interval : host.extent.dims[1]) {

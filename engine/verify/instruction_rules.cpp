@@ -51,7 +51,9 @@ absl::Status OnlySumsOfBoth(const plan::Plan& plan, const plan::Instruction& ins
 
 absl::Status OnItsStream(const plan::Instruction& instruction, bool halves) {
   const bool exchanges = instruction.Exchanges();
-  const std::int32_t wanted = exchanges && halves ? plan::kExchangeStream : plan::kComputeStream;
+  const bool copies = instruction.AsHostCopy() != nullptr;
+  const std::int32_t beside = exchanges && halves ? plan::kExchangeStream : plan::kComputeStream;
+  const std::int32_t wanted = copies ? plan::kHostStream : beside;
   if (instruction.stream != wanted) return Internal("is on stream {}, not {}", instruction.stream, wanted);
   if (instruction.push() && !exchanges) return Internal("pushes nothing");
   return absl::OkStatus();

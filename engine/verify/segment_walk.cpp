@@ -94,8 +94,45 @@ absl::Status SegmentWalk::Step(const plan::Segment& segment, size_t i, std::int6
                              under_way_.Check(segment, i), Apart(plan_, instruction)}) {
     if (!status.ok()) return WithContext(status, name());
   }
-  const absl::Status status = Writes(instruction, static_cast<std::int32_t>(i), slot_bytes);
-  return status.ok() ? status : WithContext(status, name());
+  for (const auto& status :
+       {CopiesHost(segment, i), Writes(instruction, static_cast<std::int32_t>(i), slot_bytes)}) {
+    if (!status.ok()) return WithContext(status, name());
+  }
+  return absl::OkStatus();
+}
+
+// A copy to the host stays within what is the microbatch's there; one from it finds there what it brings back.
+absl::Status SegmentWalk::CopiesHost(const plan::Segment& segment, size_t i) {
+  const plan::Instruction& instruction = segment.instructions[i];
+  const plan::HostCopy* copy = instruction.AsHostCopy();
+  if (copy == nullptr) return absl::OkStatus();
+  const bool out = copy->direction == plan::HostCopy::Direction::kToHost;
+  if (instruction.inputs.size() != (out ? 1 : 0) || instruction.outputs.size() != (out ? 0 : 1))
+    return Internal("takes {} values and gives {}", instruction.inputs.size(), instruction.outputs.size());
+  const plan::BufferRef& ref = out ? instruction.inputs[0] : instruction.outputs[0];
+  if (!Training() || !ref.in_slot)
+    return Internal("copies {}, which is in no slot", NameOf(plan_, ref.value));
+  const std::int64_t end = copy->host_offset + ref.bytes();
+  const std::int64_t kept = HostBytes(segment.chunk);
+  if (copy->host_offset < 0 || end > kept) {
+    return Internal("uses [{}, {}) of the host's memory, which keeps {} bytes of a microbatch",
+                    copy->host_offset, end, kept);
+  }
+  const std::int32_t key = KeyOf(ref.value, instruction.half);
+  if (out) {
+    host_.Write(copy->host_offset, end, key, static_cast<std::int32_t>(i));
+  } else if (!host_.Holds(copy->host_offset, end, key).ok) {
+    return Internal("brings back {}, which is not at {} of the host's memory", NameOf(plan_, ref.value),
+                    copy->host_offset);
+  }
+  return absl::OkStatus();
+}
+
+std::int64_t SegmentWalk::HostBytes(std::int32_t chunk) const {
+  for (const plan::Chunk& of : plan_.stages[static_cast<size_t>(index_)].chunks) {
+    if (of.index == chunk) return of.host_bytes;
+  }
+  return 0;
 }
 
 // Its errors name the instruction.

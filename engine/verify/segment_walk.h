@@ -21,8 +21,8 @@ inline std::int64_t SlotBytes(const plan::Plan& plan, const plan::Chunk& chunk) 
 }
 
 // Shows that every read of a segment finds the value that it names, written before and not overwritten since, and
-// that instructions write only where they may. It keeps what the bytes of the arena and of one microbatch's slot
-// hold; the caller says what is there before a segment runs, and asks for what must be there behind it.
+// that instructions write only where they may. It keeps what the bytes of the arena, of one microbatch's slot and of what
+// the host keeps of it hold; the caller says what is there before a segment runs, and asks for what must be there behind it.
 class SegmentWalk {
  public:
   // The segments are of programs of the arena's kind. All references outlive the walk.
@@ -32,10 +32,11 @@ class SegmentWalk {
   SegmentWalk(const SegmentWalk&) = delete;
   SegmentWalk& operator=(const SegmentWalk&) = delete;
 
-  // Another microbatch begins: nothing is known of its slot, or of the arena.
+  // Another microbatch begins: nothing is known of its slot, of what the host keeps of it, or of the arena.
   void ForgetAll() {
     slot_ = {};
     arena_ = {};
+    host_ = {};
   }
   // Other segments run in between; only the slot is this microbatch's.
   void ForgetArena() { arena_ = {}; }
@@ -61,6 +62,8 @@ class SegmentWalk {
   absl::Status Reads(const plan::Segment& segment, std::size_t i) const;
   absl::Status ReadsValue(const plan::Segment& segment, std::size_t i, const plan::BufferRef& input) const;
   absl::Status Writes(const plan::Instruction& instruction, std::int32_t writer, std::int64_t slot_bytes);
+  absl::Status CopiesHost(const plan::Segment& segment, std::size_t i);
+  std::int64_t HostBytes(std::int32_t chunk) const;  // of a microbatch
   absl::Status InsidePass(const plan::BufferRef& ref) const;
   absl::Status MayWrite(const plan::Instruction& instruction, std::size_t k, std::int64_t slot_bytes) const;
   absl::Status MayAdd(const plan::Instruction& instruction, std::size_t k) const;
@@ -73,6 +76,7 @@ class SegmentWalk {
   const StageArena& stage_arena_;
   Phase phase_ = Phase::kEvaluation;  // of the segment that is walked
   Contents slot_;
+  Contents host_;  // of what the host keeps of the microbatch
   Contents arena_;
   LeftSums sums_{plan_, &arena_, &slot_};
   ConversionsUnderWay under_way_{plan_};

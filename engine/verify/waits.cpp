@@ -36,7 +36,9 @@ absl::Status ConversionsUnderWay::Check(const plan::Segment& segment, size_t i) 
   RETURN_IF_ERROR(Free(segment, instruction.scratch, true));
   if (const plan::Kernel* kernel = instruction.AsKernel(); kernel != nullptr && kernel->adds)
     RETURN_IF_ERROR(Free(segment, kernel->adds->place, false));
-  if (instruction.AsConversion() == nullptr || !plan::IsBehind(instruction.stream)) return absl::OkStatus();
+  const bool copies = instruction.AsHostCopy() != nullptr;
+  if (!(instruction.AsConversion() != nullptr || copies) || !plan::IsBehind(instruction.stream))
+    return absl::OkStatus();
   Conversion conversion{
       .index = static_cast<std::int32_t>(i), .reads = instruction.inputs, .writes = instruction.outputs};
   if (instruction.scratch.elements > 0) conversion.writes.push_back(instruction.scratch);
@@ -55,7 +57,8 @@ absl::Status VerifyHalves(std::int32_t stage, const plan::Segment& segment, bool
     const plan::Instruction& instruction = segment.instructions[i];
     if (instruction.half == plan::Half::kBoth) {
       const bool sums = instruction.op() != nullptr && instruction.op()->sums_rows;
-      const bool buffers = instruction.op() == nullptr && instruction.AsConversion() == nullptr;
+      const bool buffers = instruction.op() == nullptr && instruction.AsConversion() == nullptr &&
+                           instruction.AsHostCopy() == nullptr;
       if (!halves || !(sums || buffers))
         return Internal("{} is not a sum over the rows of both halves", name(i));
       continue;

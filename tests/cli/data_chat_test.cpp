@@ -37,6 +37,7 @@ TEST_CASE("data build --format chat, and data show of what it has made") {
   CHECK(RunProgram(build + " --chat-key turns=turns").exit_code == 1);
   CHECK(Contains(RunProgram(build + " --drop-duplicates").output,
                  "error: --drop-duplicates is not for --format chat"));
+  CHECK(Contains(RunProgram(build + " --restart").output, "error: --restart is not for --format chat"));
   CHECK(Contains(
       RunProgram("data build --format chat --input x --output-prefix y --chat-time 2024-02-30").output,
       "error: --chat-time \"2024-02-30\" is no time"));

@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/cli/run_binary.h"
@@ -70,21 +72,63 @@ TEST_CASE("data: several keys; parts, all of them together, and what is in them"
   CHECK(Contains(outside.output, ": token 256 at position 5 is outside a vocabulary of 256\n"));
 }
 
-TEST_CASE("data build: a signal ends it, and leaves nothing behind") {
+TEST_CASE("data build: a signal stops it, and it goes on when it is started again") {
   const data::TempDir folder;
   {
     std::ofstream text(folder / "in.txt", std::ios::binary);
     const std::string line(1 << 20, 'x');
     for (int i = 0; i < 64; ++i) text << line << "\n%\n";
   }
+  const std::string command = "data build --format text --document-separator % --input " + folder / "in.txt" +
+                              " --output-prefix " + folder / "out";
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(signal_number);
-    const auto under_way = [&] { return folder.entries() > 1; };
-    CHECK(Interrupt("data build --format text --document-separator % --input " + folder / "in.txt" +
-                        " --output-prefix " + folder / "out",
-                    under_way, signal_number) == -1);
-    CHECK(folder.entries() == 1);
+    std::error_code ignored;
+    const auto size = [&] {
+      return std::filesystem::file_size(folder / "out.unfinished/0.bin", ignored) + 1;
+    };
+    const auto under_way = [&, before = std::max(size(), std::uintmax_t{1})] { return size() > before; };
+    CHECK(Interrupt(command, under_way, signal_number) == 128 + signal_number);
+    CHECK(folder.entries() == 2);
   }
+  const ProgramResult other = RunProgram(command + " --append-eod");
+  CHECK(other.exit_code == 1);
+  CHECK(Contains(other.output, "which differs in: append-eod. "));
+  const ProgramResult rest = RunProgram(command);
+  CHECK(rest.exit_code == 0);
+  CHECK(Contains(rest.output, " documents had been read before\n64 documents, "));
+  CHECK(folder.entries() == 4);
+}
+
+TEST_CASE("data build: progress is on a terminal alone, and standard output as it is without one") {
+  const data::TempDir folder;
+  {
+    std::ofstream text(folder / "in.jsonl", std::ios::binary);
+    for (int i = 0; i < 40'000; ++i) text << "{\"text\":\"" << i << std::string(100, 'x') << "\"}\n";
+  }
+  const std::string command =
+      "data build --workers 1 --input " + folder / "in.jsonl" + " --output-prefix " + folder / "out";
+  const ProgramResult plain = RunProgram(command);
+  CHECK(plain.output.starts_with("40,000 documents, "));
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0);
+  REQUIRE(grantpt(terminal) == 0);
+  REQUIRE(unlockpt(terminal) == 0);
+  const std::string name = ptsname(terminal);
+  const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);  // so that it lives until it is read
+  const int status =
+      std::system((ENGINE_BINARY " " + command + " >" + folder / "stdout" + " 2>" + name).c_str());
+  CHECK(status == 0);
+  CHECK(data::ReadFile(folder / "stdout") == plain.output);
+  fcntl(terminal, F_SETFL, O_NONBLOCK);
+  std::string shown(1 << 16, '\0');
+  shown.resize(static_cast<std::size_t>(std::max<ssize_t>(read(terminal, shown.data(), shown.size()), 0)));
+  CHECK(Contains(shown, " %, "));
+  CHECK(Contains(shown, " MB/s, 0:0"));
+  CHECK(Contains(shown, " left; "));
+  CHECK(shown.ends_with("\r\033[K"));
+  close(other_end);
+  close(terminal);
 }
 
 }  // namespace engine::cli

@@ -52,7 +52,7 @@ struct Sketch {
     cut.local.nodes.push_back(node);
   }
 
-  SlotLayout LayOut() const { return LayOutSlot(plan, cut, 0); }
+  SlotLayout LayOut() const { return LayOutSlot(plan, cut, 0, 0); }
 
   plan::Segment Backward(const SlotLayout& slot) const {
     const plan::DeviceProfile profile;

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/base/status.h"
+#include "engine/data/input_parts.h"
 #include "tests/data/temp_dir.h"
 
 namespace engine::data {
@@ -46,8 +47,8 @@ struct Chats {
     for (std::int64_t i = 0; i < tokens.sequences(); ++i) {
       std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens.lengths()[static_cast<std::size_t>(i)]));
       std::vector<std::int32_t> counts(ids.size());
-      tokens.Read(i, 0, ids);
-      mask.Read(i, 0, counts);
+      REQUIRE(tokens.Read(i, 0, ids).ok());
+      REQUIRE(mask.Read(i, 0, counts).ok());
       std::string text;
       for (std::size_t k = 0; k < ids.size(); ++k) {
         if (counts[k] == 1 && (k == 0 || counts[k - 1] == 0)) text += '[';
@@ -96,6 +97,8 @@ TEST_CASE("conversations in three layouts, learned by generation blocks and turn
   const auto manifest = nlohmann::json::parse(ReadFile(chats.dir / "out.json"));
   CHECK(manifest["loss_on"] == "assistant");
   CHECK(manifest["datasets"][0]["learned_tokens"] == 8);
+  CHECK(built->inputs[0].bytes == static_cast<std::int64_t>(std::string(kThree).size()));
+  CHECK(manifest["inputs"][0]["content"] == *FingerprintOfInput(chats.dir / "in.jsonl"));
   chats.options.loss_on = LossOn::kAll;
   chats.options.append_eod = true;
   REQUIRE(chats.Build(kMarked).ok());
@@ -117,6 +120,22 @@ TEST_CASE("any number of workers and parts makes the same data set") {
   REQUIRE(chats.Build(kByTurns).ok());
   CHECK(ReadFile(chats.dir / "out.bin") == tokens);
   CHECK(ReadFile(chats.dir / "out_loss_mask.bin") == mask);
+}
+
+TEST_CASE("conversations of a Parquet file are refused, and those of a compressed one read") {
+  Chats chats("");
+  const std::string table = ENGINE_SOURCE_DIR "/tests/parquet/rust_v1_zstd.parquet";
+  chats.options.inputs = {table};
+  CHECK(chats.ErrorOf(kByTurns) ==
+        table + ": error: is a Parquet file; conversations are read from lines of JSON");
+  // The last line of kThree, by gzip -9n.
+  const std::string path = chats.dir / "in.jsonl";
+  WriteFile(path, ReadFile(ENGINE_SOURCE_DIR "/tests/data/chat/instruction.jsonl.gz"));
+  chats.options.inputs = {path};
+  const absl::StatusOr<ChatBuildResult> built = chats.Build(kByTurns);
+  REQUIRE(built.ok());
+  CHECK(built->inputs[0].bytes == static_cast<std::int64_t>(ReadFile(path).size()));
+  CHECK(built->inputs[0].fingerprint == *FingerprintOfInput(path));
 }
 
 TEST_CASE("keys by other names; members of turns stay what they are; variables of a record") {

@@ -25,7 +25,7 @@ TEST_CASE("entropy of a data set's tokens") {
     REQUIRE((*writer)->Finish().ok());
     const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(dir / "d");
     REQUIRE(dataset.ok());
-    return UnigramEntropy(*dataset, dataset->Scan());
+    return *UnigramEntropy(*dataset, *dataset->Scan());
   };
   CHECK(*entropy({7, 3, 7, 3}) == doctest::Approx(std::log(2.0)));
   CHECK(*entropy({}) == 0.0);

@@ -80,7 +80,7 @@ TEST_CASE("random source: no files; sizes of the recipe; samples whatever the ru
   CHECK(source->size(Split::kTrain) == 6);
   CHECK(source->size(Split::kValid) == 4);
   CHECK(source->size(Split::kTest) == 2);
-  CHECK(source->UnigramEntropy() == doctest::Approx(std::log(50.0)).epsilon(1e-15));
+  CHECK(*source->UnigramEntropy() == doctest::Approx(std::log(50.0)).epsilon(1e-15));
   CHECK(source->Summary() ==
         "random tokens of [0, 50): no data set; the loss stays at ln 50 = 3.9120\n"
         "train: 6 samples of 8 + 1 tokens\nvalidation: 4 samples of 8 + 1 tokens\n"

@@ -28,7 +28,7 @@ TokenDocuments ReadTokenDocuments(const std::string& prefix) {
     TokenSequences sequences;
     for (std::int64_t i = dataset->first_sequence(d); i < dataset->first_sequence(d + 1); ++i) {
       sequences.emplace_back(static_cast<std::size_t>(dataset->lengths()[static_cast<std::size_t>(i)]));
-      dataset->Read(i, 0, sequences.back());
+      REQUIRE(dataset->Read(i, 0, sequences.back()).ok());
     }
     documents.push_back(std::move(sequences));
   }
@@ -38,7 +38,7 @@ TokenDocuments ReadTokenDocuments(const std::string& prefix) {
 }  // namespace
 
 TEST_CASE("merged data sets have all documents, in order") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   const TokenDocuments first = {{{1, 2}, {3}}, {}, {{4}}};
   const TokenDocuments second = {{{65000}}, {{}, {7, 8, 9}}};
   WriteDocuments(dir / "a", first);
@@ -66,7 +66,7 @@ TEST_CASE("merged data sets have all documents, in order") {
 }
 
 TEST_CASE("parts of a data set have its documents, and about as many tokens each") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   TokenDocuments documents;
   for (int i = 0; i < 200; ++i)
     documents.push_back({std::vector<std::int32_t>(static_cast<std::size_t>(i * 13 % 50), i)});

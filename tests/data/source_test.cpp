@@ -156,7 +156,7 @@ TEST_CASE("a weighted blend deals its data sets by their weights") {
   CHECK(order.starts_with("1011011011"));
   CHECK(std::count(order.begin(), order.end(), '0') == 30);
   // The unigram entropy is the mixture's: each half is uniform over 30 tokens.
-  CHECK(source.UnigramEntropy() ==
+  CHECK(*source.UnigramEntropy() ==
         doctest::Approx(std::log(30.0) - 0.3 * std::log(0.3) - 0.7 * std::log(0.7)));
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("the unigram entropy is the train split's") {
   recipe.data.split = "2,1";
   const double expected =
       -(5.0 / 8 * std::log(5.0 / 8) + 2.0 / 8 * std::log(2.0 / 8) + 1.0 / 8 * std::log(1.0 / 8));
-  CHECK(OpenSource(recipe).UnigramEntropy() == doctest::Approx(expected).epsilon(1e-14));
+  CHECK(*OpenSource(recipe).UnigramEntropy() == doctest::Approx(expected).epsilon(1e-14));
 }
 
 TEST_CASE("what is wrong with the data is said before the run, at the recipe's key") {

@@ -12,8 +12,9 @@ namespace engine::data {
 
 class TempDir {
  public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "engine_data_XXXXXX").string();
+  TempDir() : TempDir(std::filesystem::temp_directory_path()) {}
+  explicit TempDir(const std::filesystem::path& parent) {
+    std::string pattern = (parent / "engine_data_XXXXXX").string();
     path_ = mkdtemp(pattern.data());
   }
   ~TempDir() { std::filesystem::remove_all(path_); }
@@ -30,7 +31,15 @@ class TempDir {
   std::string path_;
 };
 
+// Where there is such a thing, a folder in memory, for a few MiB: what is synced there need not wait for a disk.
+inline std::filesystem::path MemoryFolder() {
+  const std::filesystem::path memory = "/dev/shm";
+  return std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path();
+}
+
 inline void WriteFile(const std::string& path, const std::string& contents) {
+  std::filesystem::remove(
+      path);  // a file that is emptied and written again is put on the disk at once by ext4
   std::ofstream(path, std::ios::binary) << contents;
 }
 

@@ -57,10 +57,10 @@ void AddGelu(std::int64_t in, std::int64_t out, GpuCases* cases) {
 }
 
 // The kernel adds the product as it is in fp32, the reference as it was rounded: u times its size, which is below 8.
-void AddAddedProducts(std::int64_t in, std::int64_t out, GpuCases* cases) {
-  const std::string label = fmt::format("{} to {}", in, out);
-  const Shape x = {2, 20, in};
-  const Shape y = {2, 20, out};
+void AddAddedProducts(std::int64_t tokens, std::int64_t in, std::int64_t out, GpuCases* cases) {
+  const std::string label = fmt::format("2 x {} tokens, {} to {}", tokens, in, out);
+  const Shape x = {2, tokens, in};
+  const Shape y = {2, tokens, out};
   const auto add = [&](const OpDef& op, const Shape& w) {
     cases->push_back({.base = {&op, label, {{x}, {w}, {y}}, {{"in_dims", kOne}}, in + 1, true}});
     cases->back().dtypes = FusedDTypes(op, y);
@@ -404,9 +404,15 @@ GpuCases FusedCases() {
   AddGelu(64, 128, &cases);
   AddGelu(16, 8, &cases);
   AddGelu(1280, 64, &cases);
-  AddAddedProducts(16, 136, &cases);
-  AddAddedProducts(136, 16, &cases);
-  AddAddedProducts(3, 7, &cases);
+  // Narrow products are kernels of our own (kernels/narrow_product.h): of 16 to 64 terms, with rows and columns that end within
+  // tiles; the others are the library's.
+  for (std::int64_t terms : {16, 32, 48, 64}) {
+    AddAddedProducts(20, terms, 136, &cases);
+    AddAddedProducts(163, terms, 1048, &cases);
+  }
+  AddAddedProducts(20, 80, 136, &cases);
+  AddAddedProducts(20, 136, 16, &cases);
+  AddAddedProducts(20, 3, 7, &cases);
   AddActivationsAgain(&cases);
   for (std::int64_t columns : {768, 129, 4096, 7, 1280}) {
     for (std::int64_t count : {1, 257}) AddNorms(count, columns, 0, &cases);

@@ -7,6 +7,8 @@ Needs a built `engine`, the GPUs, and h5py (unless --no-weights). A line for eac
             tests/train/layout_test.cpp for a few iterations, times 8 for what 50 amplify
   bf16      the same in bf16, within 0.01, at a learning rate that does not amplify rounding: one rank in smaller
             microbatches has to agree as well, as it differs from one rank in the order of sums alone
+  documents fp32 again, and bf16, with data.documents = "masked": each document of a sample is seen by itself
+  offload   the same with activations of some layers in the host's memory, against one rank that keeps them
   nccl      fp32 again with parallelism.exchange = "nccl", where ranks push else
   weights   after one iteration with a learning rate of 0, every logical tensor has the bits of one rank's
   resume    a checkpoint written half-way in each layout goes on in each other one, within BAND of one rank's losses
@@ -34,7 +36,9 @@ BAND = 8 * 4 * 110 * 2.0 ** -23
 BF16_BAND = 0.01
 FP32 = "precision.compute=fp32"
 BF16 = ("precision.compute=bf16", "optimizer.learning_rate=1e-4")
-CHECKS = ("fp32", "bf16", "nccl", "weights", "resume")
+DOCUMENTS = ("data.documents=masked", "data.tokenizer.kind=byte")
+OFFLOAD = "offload.activation_layers=1"
+CHECKS = ("fp32", "bf16", "documents", "offload", "nccl", "weights", "resume")
 # Axes, and whatever else; of the first letters of the name.
 LAYOUTS = {
     "dp2": {"dp": 2, "zero_stage": 1},
@@ -202,7 +206,7 @@ def main():
     def report(check, name, problem, seen):
         nonlocal failed
         failed += 1 if problem else 0
-        print(f"{'FAILED' if problem else 'ok':8}{check:9}{name:18}{seen}  {problem}", flush=True)
+        print(f"{'FAILED' if problem else 'ok':8}{check:10}{name:18}{seen}  {problem}", flush=True)
 
     def attempt(check, name, function, *arguments, **more):
         try:
@@ -219,6 +223,11 @@ def main():
                 attempt("fp32", layout, bench.compare, layout, BAND, FP32)
             if "bf16" in checks:
                 attempt("bf16", layout, bench.compare, layout, BF16_BAND, *BF16)
+            if "documents" in checks:
+                attempt("documents", layout, bench.compare, layout, BAND, FP32, *DOCUMENTS)
+                attempt("documents", f"{layout}, bf16", bench.compare, layout, BF16_BAND, *BF16, *DOCUMENTS)
+            if "offload" in checks and LAYOUTS[layout].get("pp", 1) == 1:  # of four layers
+                attempt("offload", layout, bench.compare, layout, BAND, FP32, OFFLOAD, reference=(FP32,))
             if "nccl" in checks:
                 attempt("nccl", layout, bench.compare, layout, BAND, FP32, 'parallelism.exchange="nccl"', reference=(FP32,))
             if "weights" in checks:

@@ -324,6 +324,22 @@ TEST_CASE("gpu model: with all layers recomputed a second run gives the same bit
   }
 }
 
+// Copies beside computation: what overwrites a layer's place too soon, or reads it too soon, gives other bits.
+TEST_CASE("gpu model: with layers in the host's memory the bits are the same") {
+  for (size_t m : {0, 2}) {
+    const Model& model = Models()[m];
+    const Sets kept = With(model.sets, {"model.layers=8", "training.micro_batch=2"});
+    const Curve expected = OnGpu(model.model, kept, kIterations);
+    for (const char* layers : {"offload.activation_layers=3", "offload.activation_layers=6"}) {
+      const Sets sent = With(kept, {layers});
+      SameBits(fmt::format("{}: {}", model.name, layers), expected, OnGpu(model.model, sent, kIterations));
+      const World world(model.model, sent, true, {.record = false});
+      SameBits(fmt::format("{}: {}, launch by launch", model.name, layers), expected,
+               world.TrainAll(kIterations));
+    }
+  }
+}
+
 // What is kept in bf16: sums of gradients over four microbatches (each sum is off by 2⁻⁹ of itself, at
 // random, where a term is off by more); the weights; all of it.
 const std::vector<Sets> kNarrowed = {

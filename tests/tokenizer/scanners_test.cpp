@@ -54,13 +54,26 @@ std::vector<std::uint32_t> PatternEnds(Scanner scanner, std::string_view text) {
 constexpr Scanner kScanners[] = {Scanner::kGpt2,  Scanner::kLlama3, Scanner::kQwen,
                                  Scanner::kO200k, Scanner::kTekken, Scanner::kDeepSeek};
 
+// All that this processor can do.
+std::vector<ScannerSpeed> Speeds() {
+  std::vector<ScannerSpeed> speeds;
+  for (const ScannerSpeed speed : {ScannerSpeed::kPortable, ScannerSpeed::kAvx2, ScannerSpeed::kAvx512}) {
+    if (speed <= FastestScanner()) speeds.push_back(speed);
+  }
+  return speeds;
+}
+
 void CheckSame(std::string_view text) {
   for (const Scanner scanner : kScanners) {
     CAPTURE(static_cast<int>(scanner));
     CAPTURE(text);
-    std::vector<std::uint32_t> ends;
-    Scan(scanner, text, &ends);
-    REQUIRE(ends == PatternEnds(scanner, text));
+    const std::vector<std::uint32_t> expected = PatternEnds(scanner, text);
+    for (const ScannerSpeed speed : Speeds()) {
+      CAPTURE(static_cast<int>(speed));
+      std::vector<std::uint32_t> ends;
+      Scan(scanner, text, &ends, speed);
+      REQUIRE(ends == expected);
+    }
   }
 }
 
@@ -98,6 +111,24 @@ TEST_CASE("scanners cut random texts of all telling characters as their patterns
   for (int round = 0; round < 300; ++round) {
     std::string text;
     for (int i = 0; i < 120; ++i) AppendUtf8(kTelling[random() % std::size(kTelling)], &text);
+    CheckSame(text);
+  }
+}
+
+// Long enough for several blocks of 64 bytes, and with other characters seldom.
+TEST_CASE("scanners cut random ASCII as their patterns do") {
+  std::mt19937_64 random(9);
+  constexpr std::string_view kParts[] = {"a",   "b",  "the", "of",   "S",    "Ab",  "T",    " ",  " ",
+                                         " ",   "  ", "\n",  "\r\n", "\t",   "\n ", "'",    "'s", "'ll",
+                                         "'lL", "'T", "'re", "'v",   "1",    "23",  ".",    ",",  "(",
+                                         ")\n", "/",  "//",  "\n\n", "\n /", "_",   "\x01", "-",  "\u00E9"};
+  for (int round = 0; round < 1500; ++round) {
+    std::string text;
+    std::string_view of[12];
+    const std::size_t kinds = 2 + random() % 11;
+    for (std::size_t i = 0; i < kinds; ++i) of[i] = kParts[random() % std::size(kParts)];
+    const std::size_t length = random() % 300;
+    while (text.size() < length) text += of[random() % kinds];
     CheckSame(text);
   }
 }

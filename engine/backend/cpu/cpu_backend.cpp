@@ -60,6 +60,29 @@ std::int64_t ScratchBytes(std::string_view kernel, graph::TypeSpan inputs, graph
              : entry->scratch_bytes(inputs, outputs, attributes);
 }
 
+absl::StatusOr<std::byte*> MapPages(std::int64_t bytes, std::string_view what) {
+  void* memory =
+      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return ResourceExhausted("{}, {}, does not fit in this machine's memory", what, FormatBytes(bytes));
+  madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  return static_cast<std::byte*>(memory);
+}
+
+class HostCopyLaunch final : public Launch {
+ public:
+  explicit HostCopyLaunch(const HostCopyArgs& args) : args_(args) {}
+  absl::Status Run(const KernelContext&) override {
+    const bool out = args_.direction == plan::HostCopy::Direction::kToHost;
+    std::memcpy(out ? args_.host : args_.arena, out ? args_.arena : args_.host,
+                static_cast<size_t>(args_.bytes));
+    return absl::OkStatus();
+  }
+
+ private:
+  const HostCopyArgs args_;
+};
+
 }  // namespace
 
 CpuBackend::CpuBackend(int threads)
@@ -70,6 +93,7 @@ CpuBackend::CpuBackend(int threads)
 
 CpuBackend::~CpuBackend() {
   if (arena_ != nullptr) munmap(arena_, static_cast<size_t>(arena_bytes_));
+  if (host_ != nullptr) munmap(host_, static_cast<size_t>(host_bytes_));
 }
 
 plan::DeviceProfile CpuBackend::CpuProfile() {
@@ -84,15 +108,20 @@ plan::DeviceProfile CpuBackend::CpuProfile() {
 
 absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
   ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");
-  void* memory =
-      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return ResourceExhausted("the arena of {} does not fit in this machine's memory", FormatBytes(bytes));
-  }
-  madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  arena_ = static_cast<std::byte*>(memory);
+  ASSIGN_OR_RETURN(arena_, MapPages(bytes, "the arena"));
   arena_bytes_ = bytes;
   return arena_;
+}
+
+absl::StatusOr<std::byte*> CpuBackend::AllocateHost(std::int64_t bytes) {
+  ENGINE_CHECK(host_ == nullptr, "a rank has one memory of the host");
+  ASSIGN_OR_RETURN(host_, MapPages(bytes, "what waits beside the arena"));
+  host_bytes_ = bytes;
+  return host_;
+}
+
+std::unique_ptr<Launch> CpuBackend::PrepareHostCopy(const HostCopyArgs& args) {
+  return std::make_unique<HostCopyLaunch>(args);
 }
 
 absl::StatusOr<std::unique_ptr<Launch>> CpuBackend::Prepare(LaunchArgs args) {

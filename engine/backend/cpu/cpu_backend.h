@@ -18,6 +18,8 @@ class CpuBackend : public Backend {
 
   plan::DeviceProfile Profile() const override { return CpuProfile(); }
   absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override;
+  absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) override;
+  std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) override;
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) override;
   absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
   absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override;
@@ -50,6 +52,8 @@ class CpuBackend : public Backend {
  private:
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0;
+  std::byte* host_ = nullptr;
+  std::int64_t host_bytes_ = 0;
   std::vector<std::vector<std::byte>> reads_;  // by ticket; empty once taken
   std::array<std::int64_t, kStamps> times_ns_ = {};
   std::vector<std::chrono::steady_clock::time_point> marks_;

@@ -1,12 +1,17 @@
 #include "engine/data/tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/data/tokenizer/unicode.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {
+
+std::size_t PairOf(char before, char last) {
+  return std::size_t{static_cast<unsigned char>(before)} << 8 | static_cast<unsigned char>(last);
+}
 
 std::uint64_t EdgeKey(std::uint32_t state, unsigned char byte) { return std::uint64_t{state} << 8 | byte; }
 
@@ -34,7 +39,14 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<std::pair<std::string, Adde
   std::vector<std::pair<std::uint32_t, unsigned char>> parent = {{0, 0}};  // by state
   for (const auto& [text, token] : tokens) {
     has_ordinary_ |= !token.special;
-    is_last_byte_[static_cast<unsigned char>(text.back())] = true;
+    bool& is_last = is_last_byte_[static_cast<unsigned char>(text.back())];
+    if (!is_last) last_bytes_ += text.back();
+    is_last = true;
+    if (text.size() > 1) {
+      is_last_pair_[PairOf(text[text.size() - 2], text.back())] = true;
+    } else {
+      for (int byte = 0; byte < 256; ++byte) is_last_pair_[PairOf(static_cast<char>(byte), text[0])] = true;
+    }
     std::uint32_t state = 0;
     for (std::size_t i = text.size(); i-- > 0;) {
       const auto byte = static_cast<unsigned char>(text[i]);
@@ -76,13 +88,38 @@ std::uint32_t AddedTokenFinder::Step(std::uint32_t state, unsigned char byte) co
   }
 }
 
+// The last place up to `from` where a byte stands that is the last of a token, or npos. `places`: of each of few such
+// bytes the last place that was found, so that each byte is looked at once.
+std::size_t AddedTokenFinder::LastPlace(std::string_view text, std::size_t from,
+                                        std::span<std::size_t> places) const {
+  if (last_bytes_.size() > kFewLastBytes) {
+    while (!is_last_byte_[static_cast<unsigned char>(text[from])]) {
+      if (from-- == 0) return std::string_view::npos;
+    }
+    return from;
+  }
+  std::size_t last = 0;  // plus 1
+  for (std::size_t k = 0; k < last_bytes_.size(); ++k) {
+    if (places[k] > from + 1) {
+      const auto* const found = static_cast<const char*>(memrchr(text.data(), last_bytes_[k], from + 1));
+      places[k] = found == nullptr ? 0 : static_cast<std::size_t>(found - text.data()) + 1;
+    }
+    last = std::max(last, places[k]);
+  }
+  return last - 1;
+}
+
 // Appends (begin, token) of the longest token that begins at each place, from the last place to the first.
 void AddedTokenFinder::FindLongest(std::string_view text,
                                    std::vector<std::pair<std::uint32_t, std::uint32_t>>* found) const {
   std::uint32_t state = 0;
+  std::array<std::size_t, kFewLastBytes> places;
+  places.fill(std::string_view::npos);
   for (std::size_t i = text.size(); i-- > 0;) {
     if (state == 0) {
-      while (i > 0 && !is_last_byte_[static_cast<unsigned char>(text[i])]) --i;
+      i = LastPlace(text, i, places);
+      if (i == std::string_view::npos) return;
+      if (i > 0 && !is_last_pair_[PairOf(text[i - 1], text[i])]) continue;
     }
     state = Step(state, static_cast<unsigned char>(text[i]));
     if (longest_[state] >= 0)

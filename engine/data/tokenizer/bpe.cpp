@@ -11,6 +11,7 @@
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/data/tokenizer/byte_characters.h"
+#include "engine/data/tokenizer/page_array.h"
 #include "engine/data/tokenizer/read_model.h"
 #include "engine/data/tokenizer/utf8.h"
 #include "engine/data/tokenizer/word_encoder.h"
@@ -24,39 +25,47 @@ constexpr std::size_t kShortWord = 40;  // symbols up to which looking at all pa
 // (left id, right id) → rank and product, by open addressing.
 class MergeTable {
  public:
-  struct Entry {
-    std::int32_t left = kNoToken;
-    std::int32_t right = kNoToken;
+  struct Found {
     std::int32_t rank = kNoRank;
     std::int32_t product = kNoToken;
   };
 
-  explicit MergeTable(const std::vector<Merge>& merges) {
-    slots_.resize(std::bit_ceil(std::max<std::size_t>(16, 2 * merges.size())));
-    shift_ = 64 - std::countr_zero(slots_.size());
+  explicit MergeTable(const std::vector<Merge>& merges)
+      : slots_(std::bit_ceil(std::max<std::size_t>(16, merges.size() + merges.size() / 2))),
+        shift_(64 - std::countr_zero(slots_.size())) {
     for (const Merge& merge : merges) {
       std::size_t slot = SlotOf(merge.left, merge.right);
-      while (slots_[slot].left != kNoToken) slot = (slot + 1) & (slots_.size() - 1);
-      slots_[slot] = {merge.left, merge.right, merge.rank, merge.product};
+      while (slots_[slot].left_plus_1 != 0) slot = (slot + 1) & (slots_.size() - 1);
+      slots_[slot] = {merge.left + 1, merge.right, merge.rank, merge.product};
     }
   }
 
-  // The entry, or one with rank kNoRank.
-  const Entry& Find(std::int32_t left, std::int32_t right) const {
-    std::size_t slot = SlotOf(left, right);
-    while (slots_[slot].left != kNoToken && (slots_[slot].left != left || slots_[slot].right != right)) {
-      slot = (slot + 1) & (slots_.size() - 1);
+  void Prefetch(std::int32_t left, std::int32_t right) const {
+    __builtin_prefetch(&slots_[SlotOf(left, right)]);
+  }
+
+  // The pair's merge, or one with rank kNoRank.
+  Found Find(std::int32_t left, std::int32_t right) const {
+    for (std::size_t slot = SlotOf(left, right);; slot = (slot + 1) & (slots_.size() - 1)) {
+      const Entry& entry = slots_[slot];
+      if (entry.left_plus_1 == left + 1 && entry.right == right) return {entry.rank, entry.product};
+      if (entry.left_plus_1 == 0) return {};
     }
-    return slots_[slot];
   }
 
  private:
+  struct Entry {
+    std::int32_t left_plus_1;  // 0: none
+    std::int32_t right;
+    std::int32_t rank;
+    std::int32_t product;
+  };
   std::size_t SlotOf(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
     return (key * 0x9E3779B97F4A7C15U) >> shift_;
   }
 
-  std::vector<Entry> slots_;
+  PageArray<Entry> slots_;
   int shift_ = 0;
 };
 
@@ -88,10 +97,14 @@ class BpeEncoder final : public WordEncoder {
           model.byte_fallback ? model.vocabulary.Find(ByteToken(static_cast<unsigned char>(byte))) : kNoToken;
     }
     if (of_bytes && model.ignore_merges) AddWords();
-    for (char32_t c = 0; c < id_of_character_.size(); ++c) {
-      std::string character;
-      AppendUtf8(c, &character);
-      id_of_character_[c] = model.vocabulary.Find(character);
+    if (of_bytes) AddBytePairs();
+    if (of_bytes && IsPlain()) return;
+    id_of_character_.assign(0xD800, kNoToken);
+    for (std::int32_t id = 0; id < model.vocabulary.size(); ++id) {
+      const std::string_view token = model.vocabulary.Token(id);
+      char32_t c = 0;
+      if (token.empty() || token.size() > 3 || DecodeUtf8(token, &c) != token.size()) continue;
+      if (c < id_of_character_.size()) id_of_character_[c] = id;
     }
   }
 
@@ -107,8 +120,7 @@ class BpeEncoder final : public WordEncoder {
     work->ids.clear();
     RETURN_IF_ERROR(of_bytes_ ? StartWithBytes(word, &work->ids) : StartWithCharacters(word, &work->ids));
     if (work->ids.size() <= kShortWord && !in_rounds_) {
-      MergeShort(work);
-      ids->insert(ids->end(), work->ids.begin(), work->ids.end());
+      MergeShort(byte_pairs_.empty() ? std::string_view() : word, &work->ids, ids);
     } else {
       MergeLong(work, ids);
     }
@@ -116,6 +128,8 @@ class BpeEncoder final : public WordEncoder {
   }
 
  private:
+  bool IsPlain() const { return model_.continuing_prefix.empty() && model_.end_suffix.empty(); }
+
   // Tokens by the bytes that they show; one with a character that shows none is no word.
   void AddWords() {
     words_.Reserve(static_cast<std::size_t>(model_.vocabulary.tokens()),
@@ -127,6 +141,21 @@ class BpeEncoder final : public WordEncoder {
     }
   }
 
+  // Where each byte is a token, the merges of two bytes are found without a search.
+  void AddBytePairs() {
+    if (!IsPlain() || std::count(id_of_byte_.begin(), id_of_byte_.end(), kNoToken) > 0) return;
+    std::vector<std::int16_t> byte_of(static_cast<std::size_t>(model_.vocabulary.size()), -1);
+    for (std::size_t byte = 0; byte < id_of_byte_.size(); ++byte)
+      byte_of[static_cast<std::size_t>(id_of_byte_[byte])] = static_cast<std::int16_t>(byte);
+    byte_pairs_.resize(std::size_t{1} << 16);
+    for (const Merge& merge : model_.merges) {
+      const std::int16_t left = byte_of[static_cast<std::size_t>(merge.left)];
+      const std::int16_t right = byte_of[static_cast<std::size_t>(merge.right)];
+      if (left >= 0 && right >= 0)
+        byte_pairs_[static_cast<std::size_t>(left << 8 | right)] = {merge.rank, merge.product};
+    }
+  }
+
   bool Unknown(std::size_t position, std::size_t* last_unknown, std::vector<std::int32_t>* symbols) const {
     if (model_.unknown == kNoToken) return false;
     if (!(model_.fuse_unknown && *last_unknown + 1 == position)) symbols->push_back(model_.unknown);
@@ -135,7 +164,7 @@ class BpeEncoder final : public WordEncoder {
   }
 
   absl::Status StartWithBytes(std::string_view word, std::vector<std::int32_t>* symbols) const {
-    const bool is_plain = model_.continuing_prefix.empty() && model_.end_suffix.empty();
+    const bool is_plain = IsPlain();
     if (!is_plain) {
       std::string shown;
       for (const char c : word) AppendByteCharacter(static_cast<unsigned char>(c), &shown);
@@ -154,7 +183,7 @@ class BpeEncoder final : public WordEncoder {
   }
 
   absl::Status StartWithCharacters(std::string_view word, std::vector<std::int32_t>* symbols) const {
-    const bool is_plain = model_.continuing_prefix.empty() && model_.end_suffix.empty();
+    const bool is_plain = IsPlain();
     std::size_t last_unknown = std::numeric_limits<std::size_t>::max() - 1;
     std::size_t position = 0;
     std::string character;
@@ -192,30 +221,38 @@ class BpeEncoder final : public WordEncoder {
     return absl::OkStatus();
   }
 
-  // Looks at all ranks for the lowest each time; quadratic, for few symbols.
-  void MergeShort(WordWorkspace* work) const {
-    std::vector<std::int32_t>& ids = work->ids;
-    std::vector<std::int32_t>& ranks = work->ranks;  // of merging the symbol with the next
-    std::size_t count = ids.size();
-    if (count < 2) return;
-    ranks.resize(count);
-    for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = merges_.Find(ids[i], ids[i + 1]).rank;
+  // Looks at all ranks for the lowest each time; quadratic, for few symbols. `bytes`: those that the symbols are, or none.
+  void MergeShort(std::string_view bytes, std::vector<std::int32_t>* symbols,
+                  std::vector<std::int32_t>* out) const {
+    std::int32_t* const ids = symbols->data();
+    std::size_t count = symbols->size();
+    MergeTable::Found found[kShortWord];  // of merging the symbol with the next
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      found[i] = !bytes.empty() ? OfBytes(bytes[i], bytes[i + 1]) : merges_.Find(ids[i], ids[i + 1]);
+    }
     while (count > 1) {
       std::size_t best = 0;
       for (std::size_t i = 1; i + 1 < count; ++i) {
-        if (ranks[i] < ranks[best]) best = i;
+        if (found[i].rank < found[best].rank) best = i;
       }
-      if (ranks[best] == kNoRank) break;
-      ids[best] = merges_.Find(ids[best], ids[best + 1]).product;
+      if (found[best].rank == kNoRank) break;
+      ids[best] = found[best].product;
       --count;
+      if (best + 1 < count) merges_.Prefetch(ids[best], ids[best + 2]);
+      if (best > 0) merges_.Prefetch(ids[best - 1], ids[best]);
       for (std::size_t i = best + 1; i < count; ++i) {
         ids[i] = ids[i + 1];
-        ranks[i] = ranks[i + 1];
+        found[i] = found[i + 1];
       }
-      if (best + 1 < count) ranks[best] = merges_.Find(ids[best], ids[best + 1]).rank;
-      if (best > 0) ranks[best - 1] = merges_.Find(ids[best - 1], ids[best]).rank;
+      if (best + 1 < count) found[best] = merges_.Find(ids[best], ids[best + 1]);
+      if (best > 0) found[best - 1] = merges_.Find(ids[best - 1], ids[best]);
     }
-    ids.resize(count);
+    out->insert(out->end(), ids, ids + count);
+  }
+
+  const MergeTable::Found& OfBytes(char left, char right) const {
+    return byte_pairs_[static_cast<std::size_t>(static_cast<unsigned char>(left)) << 8 |
+                       static_cast<unsigned char>(right)];
   }
 
   // A heap of pairs: n log n in the symbols.
@@ -280,10 +317,11 @@ class BpeEncoder final : public WordEncoder {
   const bool of_bytes_;
   const bool in_rounds_;
   MergeTable merges_;
-  Vocabulary words_;  // of ignore_merges over bytes
+  std::vector<MergeTable::Found> byte_pairs_;  // by both bytes; empty: not all bytes are tokens
+  Vocabulary words_;                           // of ignore_merges over bytes
   std::array<std::int32_t, 256> id_of_byte_ = {};
   std::array<std::int32_t, 256> id_of_byte_token_ = {};
-  std::array<std::int32_t, 0xD800> id_of_character_ = {};
+  std::vector<std::int32_t> id_of_character_;  // where words are of characters: of the first ones
 };
 
 }  // namespace

@@ -21,9 +21,13 @@ absl::StatusOr<CharsMap> CharsMap::Parse(std::string_view table) {
   }
   map.units_.resize(bytes / sizeof(std::uint32_t));
   std::memcpy(map.units_.data(), table.data(), bytes);
-  map.texts_ = table.substr(bytes);
-  if (!map.texts_.empty() && map.texts_.back() != '\0')
+  map.texts_ = std::make_shared<std::string>(table.substr(bytes));
+  if (!map.texts_->empty() && map.texts_->back() != '\0')
     return DataLoss("the last text of the table of characters has no end");
+  for (std::size_t c = 0; c < map.of_ascii_.size(); ++c) {
+    const char text = static_cast<char>(c);
+    map.of_ascii_[c] = map.Shortest({&text, 1});
+  }
   return map;
 }
 
@@ -44,8 +48,8 @@ std::optional<CharsMap::Match> CharsMap::Find(std::string_view text, bool longes
     if ((unit & 256) == 0) continue;
     if (position >= units_.size()) break;
     const std::uint32_t value = units_[position] & 0x7FFFFFFF;
-    if (value >= texts_.size()) break;
-    found = {i + 1, std::string_view(texts_.c_str() + value)};
+    if (value >= texts_->size()) break;
+    found = {i + 1, std::string_view(texts_->c_str() + value)};
     if (!longest) break;
   }
   return found;

@@ -5,7 +5,9 @@
 
 #include <absl/status/statusor.h>
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +25,8 @@ class CharsMap {
     std::size_t bytes;  // of the string
     std::string_view becomes;
   };
+  // Of a string of one ASCII character.
+  const std::optional<Match>& OfAscii(char c) const { return of_ascii_[static_cast<unsigned char>(c)]; }
   // The shortest and the longest string of the table that `text` begins with.
   std::optional<Match> Shortest(std::string_view text) const { return Find(text, /*longest=*/false); }
   std::optional<Match> Longest(std::string_view text) const { return Find(text, /*longest=*/true); }
@@ -30,7 +34,8 @@ class CharsMap {
  private:
   std::optional<Match> Find(std::string_view text, bool longest) const;
   std::vector<std::uint32_t> units_;
-  std::string texts_;
+  std::shared_ptr<const std::string> texts_ = std::make_shared<std::string>();  // of which matches are parts
+  std::array<std::optional<Match>, 128> of_ascii_ = {};
 };
 
 }  // namespace engine::tokenizer

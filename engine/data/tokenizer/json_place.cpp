@@ -32,15 +32,19 @@ std::string_view KindOf(const simdjson::dom::element& value) {
 
 absl::StatusOr<std::unique_ptr<JsonFile>> JsonFile::Open(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostJsonBytes));
+  return Parse(path, text);
+}
+
+absl::StatusOr<std::unique_ptr<JsonFile>> JsonFile::Parse(const std::string& path, std::string_view text) {
   auto file = std::make_unique<JsonFile>();
   file->path_ = ShownPath(path);
   if (file->parser_.allocate(text.size() + 1, kMostJsonDepth) != simdjson::SUCCESS) {
     return ResourceExhausted("{}: no memory for {} bytes of JSON", file->path_, text.size());
   }
-  const simdjson::error_code error = file->parser_.parse(text).get(file->root_);
+  const simdjson::error_code error = file->parser_.parse(text.data(), text.size()).get(file->root_);
   if (error == simdjson::SUCCESS) return file;
   // The other parser knows where.
-  RETURN_IF_ERROR(ParseJson(text, file->path_).status());
+  RETURN_IF_ERROR(ParseJson(std::string(text), file->path_).status());
   return InvalidArgument("{}: error: {}", file->path_, simdjson::error_message(error));
 }
 

@@ -1,6 +1,8 @@
 #include "engine/data/tokenizer/normal_form.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "engine/data/tokenizer/unicode.h"
@@ -112,7 +114,14 @@ void AppendNormalForm(std::string_view text, NormalForm form, std::string* out) 
 }
 
 bool IsPlainlyNfc(std::string_view text) {
+  constexpr std::uint64_t kNotAscii = 0x8080808080808080U;
   for (std::size_t at = 0; at < text.size();) {
+    std::uint64_t eight = kNotAscii;
+    if (text.size() - at >= sizeof eight) std::memcpy(&eight, text.data() + at, sizeof eight);
+    if ((eight & kNotAscii) == 0) {
+      at += sizeof eight;
+      continue;
+    }
     if (static_cast<unsigned char>(text[at]) < 0x80) {
       ++at;
       continue;

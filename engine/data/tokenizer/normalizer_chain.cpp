@@ -103,7 +103,15 @@ void AppendBert(std::string_view text, const BertNormalize& bert, std::string* o
 // table that the cluster begins with for all of it; else once a character.
 void AppendMapped(std::string_view text, const CharsMap& map, std::string* out) {
   constexpr std::size_t kMostClusterBytes = 5;
+  const auto is_ascii = [&text](std::size_t at) { return static_cast<unsigned char>(text[at]) < 0x80; };
   while (!text.empty()) {
+    // ASCII before ASCII is a cluster by itself, but for CR LF.
+    if (is_ascii(0) && text[0] != '\r' && (text.size() == 1 || is_ascii(1))) {
+      const std::optional<CharsMap::Match>& match = map.OfAscii(text[0]);
+      match.has_value() ? void(*out += match->becomes) : out->push_back(text[0]);
+      text.remove_prefix(1);
+      continue;
+    }
     const std::string_view cluster = text.substr(0, GraphemeBytes(text));
     text.remove_prefix(cluster.size());
     if (cluster.size() <= kMostClusterBytes) {

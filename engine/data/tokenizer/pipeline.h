@@ -16,7 +16,9 @@
 #include "engine/data/tokenizer/decoder_chain.h"
 #include "engine/data/tokenizer/description.h"
 #include "engine/data/tokenizer/normalizer_chain.h"
+#include "engine/data/tokenizer/raw_parts.h"
 #include "engine/data/tokenizer/word_borders.h"
+#include "engine/data/tokenizer/word_cache.h"
 #include "engine/data/tokenizer/word_cutter.h"
 #include "engine/data/tokenizer/word_encoder.h"
 
@@ -54,7 +56,7 @@ class Pipeline {
   struct Workspace;
   struct WorkspaceLease;
   struct Token {
-    std::string text;  // as decoders take it; where they only join bytes: those
+    std::string_view text;  // as decoders take it; where they only join bytes: those
     bool is_used = false;
     bool is_special = false;
   };
@@ -65,13 +67,35 @@ class Pipeline {
 
   absl::Status EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options,
                            Workspace* work, std::vector<std::int32_t>* ids) const;
-  absl::Status EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options,
-                             Workspace* work, std::vector<std::int32_t>* ids) const;
-  absl::Status EncodePiece(std::string_view text, bool is_first, Workspace* work,
+  // Below, bytes behind `text` may be read up to `readable`, whatever they are.
+  absl::Status EncodeBetween(std::string_view text, bool is_first, const char* readable,
+                             const EncodeOptions& options, Workspace* work,
+                             std::vector<std::int32_t>* ids) const;
+  // Of text in which spaces stand for blank symbols yet (blanks_).
+  absl::Status EncodeWithSpaces(std::string_view text, bool is_first, const char* readable, Workspace* work,
+                                std::vector<std::int32_t>* ids) const;
+  absl::Status EncodePiece(std::string_view text, bool is_first, const char* readable, Workspace* work,
                            std::vector<std::int32_t>* ids) const;
-  // Of the words that end at these places of `text` and are all of it.
-  absl::Status EncodeParts(std::string_view text, std::span<const std::uint32_t> ends, Workspace* work,
+  // Of text that is not normalized yet (raw_parts_).
+  absl::Status EncodeRaw(std::string_view text, bool is_first, const char* readable, Workspace* work,
+                         std::vector<std::int32_t>* ids) const;
+
+  // What is still to be done with words that are not in the cache.
+  enum class Words : std::uint8_t { kNormalized, kWithSpaces, kRaw };
+  struct Parts {
+    Words words;
+    std::string_view text;
+    std::span<const std::uint32_t> ends;
+    const std::uint32_t* begins = nullptr;  // as many; null: where the one before ends
+    std::uint32_t begin = 0;                // then of the first
+  };
+  absl::Status EncodeParts(const Parts& parts, const char* readable, Workspace* work,
                            std::vector<std::int32_t>* ids) const;
+  // Of a word that the cache of short words does not have.
+  absl::Status EncodeWord(Words words, std::string_view word, const WordCache::Key& key, std::size_t place,
+                          Workspace* work, std::vector<std::int32_t>* ids) const;
+  absl::Status EncodeAnew(Words words, std::string_view word, bool is_first, Workspace* work,
+                          std::vector<std::int32_t>* ids) const;
 
   Description description_;
   bool of_bytes_ = false;
@@ -79,11 +103,21 @@ class Pipeline {
   std::optional<WordCutter> cutter_;
   std::optional<Scanner> scanner_;      // all that the cutter does
   std::optional<WordBorders> borders_;  // where words may be cut further
+  // Set where all that normalizers and pre-tokenizers do is to make blank symbols of spaces and perhaps to put one before
+  // a text. Then only words that are not in the cache are normalized.
+  struct Blanks {
+    PrependScheme prepends = PrependScheme::kNever;
+    bool unless_there = false;  // not before a text that begins with one
+  };
+  static std::optional<Blanks> BlanksOf(const Description& description);
+  std::optional<Blanks> blanks_;
+  std::optional<RawParts> raw_parts_;
   std::unique_ptr<WordEncoder> encoder_;
   std::optional<DecoderChain> decoder_;
   AddedTokenFinder raw_tokens_;
   AddedTokenFinder normalized_tokens_;
   std::vector<Token> token_of_id_;
+  std::string token_bytes_;  // that are shown in the vocabulary as other characters
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;  // of threads that are not encoding

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "engine/base/cache_folder.h"
 #include "engine/base/file.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
@@ -17,6 +18,9 @@ namespace engine::tokenizer {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kLargeJson = std::uintmax_t{1}
+                                      << 20;  // bytes from which a compiled copy is worth it
 
 bool IsFile(const fs::path& path) {
   std::error_code error;
@@ -71,7 +75,10 @@ absl::StatusOr<Description> ReadOneFile(const std::string& path) {
   const std::size_t first = beginning.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return InvalidArgument("{}: error: is empty", ShownPath(path));
   if (beginning[first] == '{') {
-    return IsVocabularyAlone(path) ? ReadGpt2Beside(path) : ReadTokenizerJson(path);
+    if (IsVocabularyAlone(path)) return ReadGpt2Beside(path);
+    std::error_code error;
+    const bool is_large = fs::file_size(path, error) >= kLargeJson && !error;
+    return ReadTokenizerJson(path, is_large ? CacheFolder() : "");
   }
   if (IsRankLine(beginning)) return ReadTiktoken(path);
   constexpr char kFirstPiece = 0x0A;  // field 1, which has a length

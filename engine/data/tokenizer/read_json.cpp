@@ -8,6 +8,8 @@
 #include <limits>
 
 #include "engine/base/shown.h"
+#include "engine/data/tokenizer/compiled_model.h"
+#include "engine/data/tokenizer/file_view.h"
 #include "engine/data/tokenizer/json_place.h"
 #include "engine/data/tokenizer/read_model.h"
 #include "engine/data/tokenizer/utf8.h"
@@ -276,7 +278,8 @@ void ReadMerges(const JsonPlace& place, BpeModel* model) {
   }
 }
 
-BpeModel ReadBpe(const JsonPlace& place) {
+// `compiled`: the vocabulary and the merges, where the file has them not.
+BpeModel ReadBpe(const JsonPlace& place, CompiledModel* compiled) {
   place.Only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
               "byte_fallback", "ignore_merges", "vocab", "merges"});
   BpeModel model;
@@ -286,14 +289,19 @@ BpeModel ReadBpe(const JsonPlace& place) {
       dropout.Fail("BPE dropout is not supported here: ids would be random; null is none");
     }
   }
-  ReadVocabulary(place["vocab"], &model.vocabulary);
+  if (compiled != nullptr) {
+    model.vocabulary = std::move(compiled->vocabulary);
+    model.merges = std::move(compiled->merges);
+  } else {
+    ReadVocabulary(place["vocab"], &model.vocabulary);
+  }
   model.unknown = ReadUnknown(place["unk_token"], model.vocabulary, "");
   model.continuing_prefix = place["continuing_subword_prefix"].String("");
   model.end_suffix = place["end_of_word_suffix"].String("");
   model.fuse_unknown = place["fuse_unk"].Bool(false);
   model.byte_fallback = place["byte_fallback"].Bool(false);
   model.ignore_merges = place["ignore_merges"].Bool(false);
-  if (!place.failed()) ReadMerges(place["merges"], &model);
+  if (!place.failed() && compiled == nullptr) ReadMerges(place["merges"], &model);
   return model;
 }
 
@@ -333,7 +341,8 @@ UnigramModel ReadUnigram(const JsonPlace& place) {
   return model;
 }
 
-Model ReadModel(const JsonPlace& place) {
+Model ReadModel(const JsonPlace& place, CompiledModel* compiled) {
+  if (compiled != nullptr) return ReadBpe(place, compiled);
   std::string type = place["type"].String("");
   if (type.empty()) {  // as the library tries them
     type = !place["merges"].is_missing()                     ? "BPE"
@@ -341,7 +350,7 @@ Model ReadModel(const JsonPlace& place) {
            : place["vocab"].is_array()                       ? "Unigram"
                                                              : "WordLevel";
   }
-  if (type == "BPE") return ReadBpe(place);
+  if (type == "BPE") return ReadBpe(place, nullptr);
   if (type == "Unigram") return ReadUnigram(place);
   if (type == "WordPiece") {
     place.Only({"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
@@ -473,10 +482,7 @@ void CheckTemplate(const JsonPlace& place, const Description& description) {
   }
 }
 
-}  // namespace
-
-absl::StatusOr<Description> ReadTokenizerJson(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Open(path));
+absl::StatusOr<Description> ReadRoot(JsonFile* file, const std::string& path, CompiledModel* compiled) {
   const JsonPlace root = file->Root();
   root.Only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
              "post_processor", "decoder", "model"});
@@ -484,7 +490,7 @@ absl::StatusOr<Description> ReadTokenizerJson(const std::string& path) {
     root["version"].Fail("\"{}\" is unknown; there is 1.0", Shown(version));
   }
   Description description;
-  if (!root.failed()) description.model = ReadModel(root["model"]);
+  if (!root.failed()) description.model = ReadModel(root["model"], compiled);
   ReadAddedTokens(root["added_tokens"], &description);
   ReadParts<Normalizer>(root["normalizer"], "normalizers", ReadNormalizer, &description.normalizers);
   ReadParts<PreTokenizer>(root["pre_tokenizer"], "pretokenizers", ReadPreTokenizer,
@@ -495,6 +501,48 @@ absl::StatusOr<Description> ReadTokenizerJson(const std::string& path) {
   description.has_decoder = !root["decoder"].is_null();
   RETURN_IF_ERROR(file->status());
   description.source = fmt::format("{} (tokenizer.json)", ShownPath(path));
+  return description;
+}
+
+// The file's JSON without the model's vocabulary and merges. Its keys are known by then, and need no escapes.
+std::string WithoutTables(const JsonPlace& root) {
+  const auto object = [](const JsonPlace& place, auto value_of) {
+    std::string text = "{";
+    simdjson::dom::object members;
+    if (place.value().get(members) != simdjson::SUCCESS) return text + "}";
+    for (const simdjson::dom::key_value_pair member : members) {
+      const std::string value = value_of(member);
+      if (value.empty()) continue;
+      text += fmt::format("{}\"{}\":{}", text.size() > 1 ? "," : "", member.key, value);
+    }
+    return text + "}";
+  };
+  const std::string model = object(root["model"], [](const simdjson::dom::key_value_pair& member) {
+    const bool is_table = member.key == "vocab" || member.key == "merges";
+    return is_table ? std::string() : std::string(simdjson::minify(member.value));
+  });
+  return object(root, [&model](const simdjson::dom::key_value_pair& member) {
+    return member.key == "model" ? model : std::string(simdjson::minify(member.value));
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Description> ReadTokenizerJson(const std::string& path, const std::string& cache) {
+  if (cache.empty()) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Open(path));
+    return ReadRoot(file.get(), path, nullptr);
+  }
+  ASSIGN_OR_RETURN(const FileView view, FileView::Open(path));
+  const std::string compiled_file = CompiledFile(cache, view.bytes());
+  if (std::optional<CompiledModel> compiled = ReadCompiled(compiled_file, view.bytes())) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, compiled->rest));
+    return ReadRoot(file.get(), path, &*compiled);
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, view.bytes()));
+  ASSIGN_OR_RETURN(Description description, ReadRoot(file.get(), path, nullptr));
+  if (const auto* bpe = std::get_if<BpeModel>(&description.model))
+    WriteCompiled(compiled_file, view.bytes(), WithoutTables(file->Root()), *bpe);
   return description;
 }
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 
+#include "engine/data/tokenizer/block_scanner.h"
 #include "engine/data/tokenizer/unicode.h"
 
 namespace engine::tokenizer {
@@ -154,7 +155,8 @@ std::size_t Contraction(const char* at, const char* end, bool folds) {
 }
 
 // \s*[\r\n]+|\s+(?!\S)|\s+ where white space begins; without the first of the three where no `newlines`.
-const char* WhiteSpace(Cursor cursor, bool newlines) {
+template <typename AnyCursor>
+const char* WhiteSpace(AnyCursor cursor, bool newlines) {
   const char* behind_newline = nullptr;
   const char* last = cursor.at();
   std::size_t count = 0;
@@ -303,19 +305,32 @@ const char* EasyO200kWord(const KindTable& kinds, const char* at, const char* en
   return lower == upper || (lower != end && *lower == '\'') ? nullptr : EndBeforeAscii(lower, end);
 }
 
+// The words of `text`: by blocks where there is a scanner of them and as far as it sees; else those that are `easy`;
+// else by `word`.
 template <auto easy, typename Word>
-void ScanWords(std::string_view text, std::vector<std::uint32_t>* ends, Word word) {
+void ScanWords(std::string_view text, BlockScanner blocks, std::vector<std::uint32_t>* ends, Word word) {
   const KindTable& kinds = Kinds();
   const char* const end = text.data() + text.size();
-  // A word has at least a byte, so there is room for this many more ends at any time.
-  constexpr std::size_t kTogether = 512;
+  const auto is_foreign = [end](const char* at) {
+    return at != end && (static_cast<unsigned char>(*at) >= 0x80 ||
+                         (at + 1 != end && static_cast<unsigned char>(at[1]) >= 0x80));
+  };
+  constexpr std::size_t kTogether = 1024;
+  constexpr std::size_t kBehind = 64;  // where a scanner of blocks may write
   for (const char* at = text.data(); at != end;) {
     const std::size_t before = ends->size();
-    ends->resize(before + std::min<std::size_t>(kTogether, static_cast<std::size_t>(end - at)));
+    ends->resize(before + std::min<std::size_t>(kTogether, static_cast<std::size_t>(end - at)) + kBehind);
     std::uint32_t* out = ends->data() + before;
-    for (std::uint32_t* const full = ends->data() + ends->size(); at != end && out != full;) {
-      const char* const easy_end = easy(kinds, at, end);
-      at = easy_end != nullptr ? easy_end : word(Cursor(at, end, kinds), end);
+    const std::uint32_t* const full = ends->data() + ends->size() - kBehind;
+    while (at != end && out < full) {
+      if (blocks != nullptr) {
+        if (!is_foreign(at)) out = blocks(text.data(), &at, end, out, full);
+        if (at == end || out >= full) break;
+        at = word(Cursor(at, end, kinds), end);
+      } else {
+        const char* const easy_end = easy(kinds, at, end);
+        at = easy_end != nullptr ? easy_end : word(Cursor(at, end, kinds), end);
+      }
       *out++ = static_cast<std::uint32_t>(at - text.data());
     }
     ends->resize(static_cast<std::size_t>(out - ends->data()));
@@ -326,9 +341,30 @@ bool IsDeepSeekCjk(char32_t c) { return (c >= 0x4E00 && c <= 0x9FA5) || (c >= 0x
 
 bool IsAsciiLetter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
+// Of DeepSeek's patterns the first two cut off digits, and runs of Chinese and Japanese characters; the third cuts what is
+// left, piece by piece. This is a cursor for which a piece is all.
+class PieceCursor {
+ public:
+  explicit PieceCursor(Cursor cursor) : cursor_(cursor), is_cjk_(IsDeepSeekCjk(cursor.c())) {}
+  const char* at() const { return cursor_.at(); }
+  bool at_end() const {
+    return cursor_.at_end() || cursor_.Is(kIsNumber) || IsDeepSeekCjk(cursor_.c()) != is_cjk_;
+  }
+  bool Is(Kind any_of) const { return cursor_.Is(any_of) && !at_end(); }
+  char32_t c() const { return at_end() ? 0 : cursor_.c(); }
+  void Next() { cursor_.Next(); }
+  void SkipAll(Kind any_of) {
+    while (Is(any_of)) Next();
+  }
+
+ private:
+  Cursor cursor_;
+  bool is_cjk_;
+};
+
 // The end of what the third pattern matches here, or null.
-const char* DeepSeekMatch(Cursor cursor) {
-  Cursor word = cursor;
+const char* DeepSeekMatch(const PieceCursor& cursor) {
+  PieceCursor word = cursor;
   word.Next();
   if (cursor.c() < 0x80 && cursor.Is(kIsSign) && IsAsciiLetter(word.c())) {
     while (IsAsciiLetter(word.c())) word.Next();
@@ -338,7 +374,7 @@ const char* DeepSeekMatch(Cursor cursor) {
     word.SkipAll(kIsLetter | kIsMark);
     return word.at();
   }
-  Cursor signs = cursor;
+  PieceCursor signs = cursor;
   if (signs.c() == ' ') signs.Next();
   if (signs.Is(kIsSign)) {
     signs.SkipAll(kIsSign);
@@ -348,60 +384,21 @@ const char* DeepSeekMatch(Cursor cursor) {
   return cursor.Is(kIsSpace) ? WhiteSpace(cursor, /*newlines=*/true) : nullptr;
 }
 
-// Before letters stands here whatever is no letter or line end; behind a sign only ASCII letters follow.
-const char* EasyDeepSeekWord(const KindTable& kinds, const char* at, const char* end) {
-  const bool has_prefix =
-      static_cast<unsigned char>(*at) < 0x80 && !IsAsciiKind(kinds, at, end, kIsLetter | kIsNewline);
-  return EasyLetters(kinds, has_prefix ? at + 1 : at, end);
+// What the third pattern does not match stays together.
+const char* DeepSeekWord(Cursor cursor, const char* /*end*/) {
+  if (cursor.Is(kIsNumber)) return Digits(cursor, 3);
+  PieceCursor piece(cursor);
+  if (const char* const match = DeepSeekMatch(piece)) return match;
+  do piece.Next();
+  while (!piece.at_end() && DeepSeekMatch(piece) == nullptr);
+  return piece.at();
 }
 
-// Digits by three and runs of Chinese and Japanese characters are cut off first, and each piece is cut further by
-// itself; what the third pattern does not match stays together.
-void ScanDeepSeek(std::string_view text, std::vector<std::uint32_t>* ends) {
-  const KindTable& kinds = Kinds();
-  const char* const end = text.data() + text.size();
-  const auto add = [&](const char* at) { ends->push_back(static_cast<std::uint32_t>(at - text.data())); };
-  Cursor cursor(text.data(), end, kinds);
-  while (!cursor.at_end()) {
-    if (cursor.Is(kIsNumber)) {
-      const char* const word = Digits(cursor, 3);
-      add(word);
-      cursor = Cursor(word, end, kinds);
-      continue;
-    }
-    const char* const begin = cursor.at();
-    const bool is_cjk = IsDeepSeekCjk(cursor.c());
-    while (!cursor.at_end() && !cursor.Is(kIsNumber) && IsDeepSeekCjk(cursor.c()) == is_cjk) {
-      const char* at = cursor.at();
-      while (!is_cjk && at != end && static_cast<unsigned char>(*at) < 0x80 &&
-             !IsAsciiKind(kinds, at, end, kIsNumber))
-        ++at;
-      at == cursor.at() ? cursor.Next() : void(cursor = Cursor(at, end, kinds));
-    }
-    const char* gap = nullptr;  // where what nothing matches began
-    const char* at = begin;
-    while (at != cursor.at()) {
-      const char* const easy = gap == nullptr ? EasyDeepSeekWord(kinds, at, cursor.at()) : nullptr;
-      if (easy != nullptr) {
-        add(easy);
-        at = easy;
-        continue;
-      }
-      Cursor part(at, cursor.at(), kinds);
-      const char* const match = DeepSeekMatch(part);
-      if (match == nullptr) {
-        if (gap == nullptr) gap = at;
-        part.Next();
-        at = part.at();
-        continue;
-      }
-      if (gap != nullptr) add(at);
-      gap = nullptr;
-      add(match);
-      at = match;
-    }
-    if (gap != nullptr) add(cursor.at());
-  }
+// Before letters stands here whatever is no letter or line end; behind a sign only ASCII letters follow.
+const char* EasyDeepSeekWord(const KindTable& kinds, const char* at, const char* end) {
+  const bool has_prefix = static_cast<unsigned char>(*at) < 0x80 &&
+                          !IsAsciiKind(kinds, at, end, kIsLetter | kIsNewline | kIsNumber);
+  return EasyLetters(kinds, has_prefix ? at + 1 : at, end);
 }
 
 }  // namespace
@@ -433,24 +430,25 @@ std::optional<Scanner> ScannerOf(std::string_view pattern) {
   return std::nullopt;
 }
 
-void Scan(Scanner scanner, std::string_view text, std::vector<std::uint32_t>* ends) {
+void Scan(Scanner scanner, std::string_view text, std::vector<std::uint32_t>* ends, ScannerSpeed speed) {
+  const BlockScanner blocks = BlockScannerOf(scanner, speed);
   switch (scanner) {
     case Scanner::kGpt2:
-      return ScanWords<EasyGpt2Word>(text, ends, Gpt2Word);
+      return ScanWords<EasyGpt2Word>(text, blocks, ends, Gpt2Word);
     case Scanner::kLlama3:
-      return ScanWords<EasyLlama3Word>(text, ends,
+      return ScanWords<EasyLlama3Word>(text, blocks, ends,
                                        [](Cursor c, const char* end) { return Llama3Word(c, end, 3); });
     case Scanner::kQwen:
-      return ScanWords<EasyLlama3Word>(text, ends,
+      return ScanWords<EasyLlama3Word>(text, blocks, ends,
                                        [](Cursor c, const char* end) { return Llama3Word(c, end, 1); });
     case Scanner::kO200k:
-      return ScanWords<EasyO200kWord>(text, ends,
+      return ScanWords<EasyO200kWord>(text, blocks, ends,
                                       [](Cursor c, const char* end) { return O200kWord(c, end, true, 3); });
     case Scanner::kTekken:
-      return ScanWords<EasyO200kWord>(text, ends,
+      return ScanWords<EasyO200kWord>(text, blocks, ends,
                                       [](Cursor c, const char* end) { return O200kWord(c, end, false, 1); });
     case Scanner::kDeepSeek:
-      return ScanDeepSeek(text, ends);
+      return ScanWords<EasyDeepSeekWord>(text, blocks, ends, DeepSeekWord);
   }
 }
 

@@ -19,8 +19,15 @@ std::span<const std::string_view> PatternsOf(Scanner scanner);
 // The scanner whose only pattern has exactly this text.
 std::optional<Scanner> ScannerOf(std::string_view pattern);
 
-// Appends the ends of the words of `text`, which is UTF-8 of less than 4 GiB, in order; together they are all of it.
-// Linear time.
-void Scan(Scanner scanner, std::string_view text, std::vector<std::uint32_t>* ends);
+// How a scanner may be made: in any way, or with extensions of x86-64, the later the faster.
+enum class ScannerSpeed : std::uint8_t { kPortable, kAvx2, kAvx512 };
+
+// The fastest that this processor can do.
+ScannerSpeed FastestScanner();
+
+// Appends the ends of the words of `text`, which is UTF-8 of less than 4 GiB, in order; together they are all of it. They
+// are the same at any speed, of which one that is compiled for no such processor is kPortable. Linear time.
+void Scan(Scanner scanner, std::string_view text, std::vector<std::uint32_t>* ends,
+          ScannerSpeed speed = FastestScanner());
 
 }  // namespace engine::tokenizer

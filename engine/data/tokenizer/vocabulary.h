@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/data/tokenizer/page_array.h"
+
 namespace engine::tokenizer {
 
 inline constexpr std::int32_t kNoToken = -1;
@@ -31,20 +33,33 @@ class Vocabulary {
   std::int32_t size() const { return static_cast<std::int32_t>(spans_.size()); }  // the largest id plus 1
   std::int32_t tokens() const { return tokens_; }
 
+  // All of it as bytes, to be kept and set again.
+  struct Tables {
+    std::string_view tokens;  // one behind the other
+    std::string_view spans;   // by id
+    std::string_view slots;
+  };
+  Tables GetTables() const;  // valid until the next Add
+  // False, and nothing is set, where they are no tables of a vocabulary.
+  bool SetTables(const Tables& tables);
+
  private:
   struct Span {
     std::uint64_t begin : 39 = 0;
     std::uint64_t length : 24 = 0;
     std::uint64_t is_used : 1 = 0;
   };
+  struct Slot {
+    std::int32_t id_plus_1;  // 0: none
+    std::uint32_t tag;       // bits of the token's hash
+  };
   static std::size_t Index(std::int32_t id) { return static_cast<std::size_t>(id); }
-  std::size_t SlotOf(std::string_view token) const;
+  std::size_t SlotOf(std::string_view token, std::uint64_t hash) const;
   void Grow(std::size_t slots);
 
   std::string bytes_;
   std::vector<Span> spans_;  // by id
-  std::vector<std::int32_t>
-      slots_;  // open addressing: ids; as many as a power of two, at most half of them full
+  PageArray<Slot> slots_;    // open addressing; as many as a power of two, at most half of them full
   std::int32_t tokens_ = 0;
 };
 

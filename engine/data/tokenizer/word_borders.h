@@ -18,11 +18,14 @@ namespace engine::tokenizer {
 
 class WordBorders {
  public:
-  // None where the model's words cannot be cut.
-  static std::optional<WordBorders> Of(const Model& model);
+  // None where the model's words cannot be cut. `spaces_are_blanks`: a space in the texts will become a blank symbol.
+  static std::optional<WordBorders> Of(const Model& model, bool spaces_are_blanks);
 
-  // Appends the ends of the parts of `text`, which is UTF-8.
+  // Appends the ends of the parts of `text`, which is UTF-8 of less than 4 GiB.
   void Cut(std::string_view text, std::vector<std::uint32_t>* ends) const;
+
+  // Whether a blank symbol before this text, which is not empty, belongs to its first part.
+  bool JoinsBlankBefore(std::string_view text) const;
 
  private:
   // ASCII characters by themselves, the blank symbol, and all others, which join each other and ASCII.
@@ -30,7 +33,10 @@ class WordBorders {
   static constexpr std::size_t kOther = 129;
   static constexpr std::size_t kKinds = 130;
 
-  std::array<std::array<bool, kKinds>, kKinds> joins_ = {};  // [before][behind]
+  enum Joins : std::uint8_t { kNo, kYes, kSome };  // some: those of joins_blank_
+  using Row = std::array<Joins, kKinds>;           // by what is behind
+
+  std::array<Row, kKinds> joins_ = {};         // by what is before
   absl::flat_hash_set<char32_t> joins_blank_;  // other characters before a blank symbol inside of a token
 };
 

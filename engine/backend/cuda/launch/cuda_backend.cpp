@@ -38,6 +38,22 @@ class CudaLaunch final : public Launch {
   const plan::Instruction& instruction_;
 };
 
+class HostCopyLaunch final : public Launch {
+ public:
+  HostCopyLaunch(const HostCopyArgs& args, cudaStream_t stream) : args_(args), stream_(stream) {}
+  absl::Status Run(const KernelContext&) override {
+    const bool out = args_.direction == plan::HostCopy::Direction::kToHost;
+    return ToStatus(cudaMemcpyAsync(out ? args_.host : args_.arena, out ? args_.arena : args_.host,
+                                    static_cast<std::size_t>(args_.bytes),
+                                    out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream_),
+                    "a copy to or from the host's memory");
+  }
+
+ private:
+  const HostCopyArgs args_;
+  const cudaStream_t stream_;
+};
+
 class GraphLaunch final : public Launch {
  public:
   GraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
@@ -91,6 +107,7 @@ CudaBackend::~CudaBackend() {
   cudaFree(finite_);
   cudaFree(times_ns_);
   cudaFree(arena_);
+  cudaFreeHost(host_);
 }
 
 absl::StatusOr<std::int64_t> CudaBackend::FreeBytes() const {
@@ -126,6 +143,22 @@ absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {
   arena_bytes_ = bytes;
   device_->BorrowMemory(arena());
   return arena_;
+}
+
+absl::StatusOr<std::byte*> CudaBackend::AllocateHost(std::int64_t bytes) {
+  ENGINE_CHECK(host_ == nullptr, "a rank has one memory of the host");
+  if (cudaMallocHost(reinterpret_cast<void**>(&host_), static_cast<std::size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();
+    return ResourceExhausted(
+        "{} of this host's memory, in which activations wait (offload.activation_layers), cannot be "
+        "pinned; fewer layers need less",
+        FormatBytes(bytes));
+  }
+  return host_;
+}
+
+std::unique_ptr<Launch> CudaBackend::PrepareHostCopy(const HostCopyArgs& args) {
+  return std::make_unique<HostCopyLaunch>(args, device_->stream(plan::kHostStream));
 }
 
 absl::Status CudaBackend::ClearArena() {

@@ -20,6 +20,8 @@ class CudaBackend final : public Backend {
 
   plan::DeviceProfile Profile() const override;
   absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override;
+  absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) override;  // pinned
+  std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) override;
   absl::Status ClearArena() override;
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) override;
   absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
@@ -81,6 +83,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Device> device_;
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0;
+  std::byte* host_ = nullptr;  // pinned
   std::array<ReadSlot, kReadSlots> reads_;
   std::int64_t next_read_ = 0;
   std::int64_t most_read_ =

@@ -8,6 +8,7 @@
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/cross_entropy.h"
 #include "engine/backend/cuda/kernels/elementwise.h"
+#include "engine/backend/cuda/kernels/narrow_product.h"
 #include "engine/backend/cuda/launch/head.h"
 #include "engine/backend/cuda/launch/loss_terms.h"
 #include "engine/backend/cuda/launch/prepare.h"
@@ -144,6 +145,21 @@ absl::StatusOr<Enqueue> PrepareAddedProduct(Device& device, const LaunchArgs& ar
   const TensorView& y = args.outputs[0];
   RETURN_IF_ERROR(InOp(args, SetTypes(a, w, y, &spec)));
   RETURN_IF_ERROR(InOp(args, ExpectDType(c, y.dtype, "what the product is added to")));
+  if (IsNarrowProduct(y.dtype, spec.n, spec.k)) {
+    const NarrowProduct narrow = {.dtype = y.dtype,
+                                  .rows = spec.m,
+                                  .columns = spec.n,
+                                  .terms = spec.k,
+                                  .transposed = spec.transpose_b,
+                                  .a = a.data,
+                                  .w = w.data,
+                                  .c = c.data,
+                                  .y = y.data};
+    return Enqueue([narrow](cudaStream_t stream, const KernelContext&) -> absl::Status {
+      LaunchNarrowProduct(narrow, stream);
+      return ToStatus(cudaGetLastError(), "a narrow product");
+    });
+  }
   spec.accumulate = true;
   ASSIGN_OR_RETURN(Enqueue product,
                    PrepareProduct(device, args, spec, {.a = a.data, .b = w.data, .d = y.data, .c = y.data}));

@@ -1,0 +1,67 @@
+// Input files of the preprocessor, cut into parts that are read on many threads.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/data/text_inputs.h"
+
+namespace engine::data {
+
+// What documents are: lines of JSON, or rows of Parquet files, which their first bytes tell; rows of Parquet alone; plain text.
+enum class InputFormat { kJsonLines, kParquet, kText };
+
+struct InputOptions {
+  InputFormat format = InputFormat::kJsonLines;
+  std::vector<std::string> keys = {"text"};  // columns of Parquet; of plain text: one, which is not looked at
+  std::string document_separator;            // text: a line between documents; empty: a file is a document
+  std::size_t part_bytes = std::size_t{1} << 20;  // of text, about
+};
+
+// Where an input can be gone on with.
+struct InputPosition {
+  std::int64_t at = 0;    // bytes of text, or rows of a table, before it
+  std::int64_t line = 1;  // of text: the first one behind it
+  // How much of the file had been read by then, which may be more, and the fingerprint of that much; of a table about how much, and
+  // the fingerprint of the file.
+  std::int64_t file_bytes = 0;
+  std::string fingerprint;
+};
+
+// Some documents of an input, one behind the other.
+struct InputPart {
+  // Calls the visitor for each key of each document, in order. A failure is located. Safe on any thread.
+  std::function<absl::Status(const KeyVisitor&)> visit;
+  std::int64_t text_bytes = 0;
+  InputPosition end;
+};
+
+class InputParts {
+ public:
+  virtual ~InputParts() = default;
+
+  static absl::StatusOr<std::unique_ptr<InputParts>> Open(const std::string& path,
+                                                          const InputOptions& options);
+
+  // Goes on from a place where a part of the same file, read by the same format, has ended; before the first Next. A file that
+  // is another one up to there is FailedPrecondition.
+  virtual absl::Status SkipTo(const InputPosition& position) = 0;
+
+  // nullopt: there are no more. An error is of what stands behind all parts so far.
+  virtual absl::StatusOr<std::optional<InputPart>> Next() = 0;
+
+  // Of the whole file (fingerprint.h), once there are no more parts; of a table by blocks.
+  virtual std::string Fingerprint() const = 0;
+};
+
+// The same without parts.
+absl::StatusOr<std::string> FingerprintOfInput(const std::string& path);
+
+}  // namespace engine::data

@@ -1,0 +1,108 @@
+#include "engine/data/tokenizer/compiled_model.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+
+#include "engine/base/file_io.h"
+#include "engine/data/tokenizer/file_view.h"
+
+namespace engine::tokenizer {
+namespace {
+
+// The first bytes of the file; the last two digits are the version of all that is behind them.
+constexpr std::array<char, 8> kMagic = {'E', 'N', 'G', 'T', 'O', 'K', '0', '1'};
+
+struct Header {
+  std::array<char, 8> magic;
+  XXH128_hash_t contents;  // of the tokenizer.json
+  std::uint64_t contents_bytes;
+  std::uint64_t body_bytes;  // of all behind the header
+  std::uint64_t body_hash;
+};
+
+void Append(std::string* to, std::string_view bytes) {
+  const std::uint64_t size = bytes.size();
+  to->append(reinterpret_cast<const char*>(&size), sizeof size);
+  to->append(bytes);
+}
+
+// What Append put at the beginning of `from`; false where it is cut off.
+bool Take(std::string_view* from, std::string_view* bytes) {
+  std::uint64_t size = 0;
+  if (from->size() < sizeof size) return false;
+  std::memcpy(&size, from->data(), sizeof size);
+  from->remove_prefix(sizeof size);
+  if (size > from->size()) return false;
+  *bytes = from->substr(0, size);
+  from->remove_prefix(size);
+  return true;
+}
+
+}  // namespace
+
+std::string CompiledFile(const std::string& folder, std::string_view contents) {
+  const XXH128_hash_t hash = XXH3_128bits(contents.data(), contents.size());
+  return (std::filesystem::path(folder) / "tokenizers" /
+          fmt::format("{:016x}{:016x}.bin", hash.high64, hash.low64))
+      .string();
+}
+
+std::optional<CompiledModel> ReadCompiled(const std::string& file, std::string_view contents) {
+  const absl::StatusOr<FileView> view = FileView::Open(file);
+  if (!view.ok() || view->bytes().size() < sizeof(Header)) return std::nullopt;
+  std::string_view body = view->bytes();
+  Header header;
+  std::memcpy(&header, body.data(), sizeof header);
+  body.remove_prefix(sizeof header);
+  const XXH128_hash_t hash = XXH3_128bits(contents.data(), contents.size());
+  if (header.magic != kMagic || XXH128_isEqual(header.contents, hash) == 0 ||
+      header.contents_bytes != contents.size() || header.body_bytes != body.size() ||
+      header.body_hash != XXH3_64bits(body.data(), body.size()))
+    return std::nullopt;
+  CompiledModel model;
+  Vocabulary::Tables tables;
+  std::string_view rest;
+  std::string_view merges;
+  if (!Take(&body, &rest) || !Take(&body, &tables.tokens) || !Take(&body, &tables.spans) ||
+      !Take(&body, &tables.slots) || !Take(&body, &merges) || !body.empty() ||
+      merges.size() % sizeof(Merge) != 0 || !model.vocabulary.SetTables(tables))
+    return std::nullopt;
+  model.rest = rest;
+  model.merges.resize(merges.size() / sizeof(Merge));
+  if (!merges.empty()) std::memcpy(model.merges.data(), merges.data(), merges.size());
+  for (const Merge& merge : model.merges) {
+    if (!model.vocabulary.Has(merge.left) || !model.vocabulary.Has(merge.right) ||
+        !model.vocabulary.Has(merge.product))
+      return std::nullopt;
+  }
+  return model;
+}
+
+void WriteCompiled(const std::string& file, std::string_view contents, std::string_view rest,
+                   const BpeModel& model) {
+  const Vocabulary::Tables tables = model.vocabulary.GetTables();
+  std::string text(sizeof(Header), '\0');
+  for (const std::string_view bytes : {rest, tables.tokens, tables.spans, tables.slots}) Append(&text, bytes);
+  Append(&text, {reinterpret_cast<const char*>(model.merges.data()), model.merges.size() * sizeof(Merge)});
+  const std::string_view body = std::string_view(text).substr(sizeof(Header));
+  Header header = {};
+  header.magic = kMagic;
+  header.contents = XXH3_128bits(contents.data(), contents.size());
+  header.contents_bytes = contents.size();
+  header.body_bytes = body.size();
+  header.body_hash = XXH3_64bits(body.data(), body.size());
+  std::memcpy(text.data(), &header, sizeof header);
+  // A name of its own, so that processes which do this at once do not write into each other's file.
+  const std::string temporary = fmt::format("{}.{}", file, getpid());
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(file).parent_path(), error);
+  if (!error && WriteWholeFile(temporary, text).ok() && Rename(temporary, file).ok()) return;
+  std::filesystem::remove(temporary, error);
+}
+
+}  // namespace engine::tokenizer

@@ -1,0 +1,80 @@
+#include "engine/data/tokenizer/compiled_model.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/pipeline.h"
+#include "engine/data/tokenizer/read_json.h"
+#include "tests/data/temp_dir.h"
+
+namespace engine::tokenizer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSmallTokenizer =
+    R"({"version": "1.0", "added_tokens": [{"id": 9, "content": "<\u00e9>",
+  "single_word": false, "lstrip": true, "rstrip": false, "normalized": false, "special": true}],
+  "normalizer": {"type": "Replace", "pattern": {"String": "\""}, "content": "b"}, "pre_tokenizer": null,
+  "post_processor": null, "decoder": {"type": "Fuse"},
+  "model": {"type": "BPE", "unk_token": "?", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 4, "abc": 5, "?": 7, "\u00e9": 3},
+            "merges": ["a b", ["ab", "c"]]}})";
+
+std::vector<std::int32_t> IdsOfText(const absl::StatusOr<Description>& description, std::string_view text) {
+  REQUIRE_MESSAGE(description.ok(), Message(description.status()));
+  const absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = Pipeline::Make(Description(*description));
+  REQUIRE_MESSAGE(pipeline.ok(), Message(pipeline.status()));
+  std::vector<std::int32_t> ids;
+  REQUIRE((*pipeline)->Encode(text, {.special_tokens = true}, &ids).ok());
+  return ids;
+}
+
+}  // namespace
+
+TEST_CASE("a tokenizer.json is the same from its compiled copy") {
+  const data::TempDir folder;
+  const std::string path = folder.path() + "/tokenizer.json";
+  data::WriteFile(path, std::string(kSmallTokenizer));
+  const std::vector<std::int32_t> expected = {5, 3, 9, 7, 4, 0};
+  constexpr std::string_view kItsText = "abc\u00e9 <\u00e9>xa\"a";
+  CHECK(IdsOfText(ReadTokenizerJson(path), kItsText) == expected);
+  CHECK(IdsOfText(ReadTokenizerJson(path, folder.path()), kItsText) == expected);  // writes it
+  const std::string compiled = CompiledFile(folder.path(), kSmallTokenizer);
+  const std::string bytes = data::ReadFile(compiled);
+  REQUIRE(ReadCompiled(compiled, kSmallTokenizer).has_value());
+  const fs::file_time_type written = fs::last_write_time(compiled);
+  CHECK(IdsOfText(ReadTokenizerJson(path, folder.path()), kItsText) == expected);  // reads it
+  CHECK(fs::last_write_time(compiled) == written);
+  CHECK(std::distance(fs::directory_iterator(fs::path(compiled).parent_path()), {}) == 1);
+
+  SUBCASE("not where it is of other contents") {
+    CHECK(!ReadCompiled(compiled, std::string(kSmallTokenizer) + " ").has_value());
+    CHECK(!ReadCompiled(compiled + "x", kSmallTokenizer).has_value());
+  }
+  SUBCASE("not where a byte of it is another, the version's among them; then it is written anew") {
+    for (std::size_t at = 0; at < bytes.size(); ++at) {
+      CAPTURE(at);
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ 1);
+      data::WriteFile(compiled, damaged);
+      REQUIRE(!ReadCompiled(compiled, kSmallTokenizer).has_value());
+    }
+    CHECK(IdsOfText(ReadTokenizerJson(path, folder.path()), kItsText) == expected);
+    CHECK(data::ReadFile(compiled) == bytes);
+  }
+  SUBCASE("not where its end is missing") {
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      data::WriteFile(compiled, bytes.substr(0, size));
+      REQUIRE(!ReadCompiled(compiled, kSmallTokenizer).has_value());
+    }
+  }
+  SUBCASE("and the tokenizer is read where no copy can be written") {
+    const std::string file = folder.path() + "/file";
+    data::WriteFile(file, "");
+    CHECK(IdsOfText(ReadTokenizerJson(path, file), kItsText) == expected);
+  }
+}
+
+}  // namespace engine::tokenizer
