@@ -13,7 +13,10 @@
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/data_chat.h"
+#include "engine/cli/data_show.h"
 #include "engine/cli/progress_line.h"
+#include "engine/cli/recipe_options.h"
 #include "engine/cli/stop_signals.h"
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
@@ -29,6 +32,7 @@ struct BuildArguments {
   data::PreprocessOptions options;
   recipe::Tokenizer tokenizer;
   std::string format = "jsonl";
+  ChatArguments chat;
 };
 
 int Fail(const absl::Status& status) {
@@ -119,12 +123,23 @@ int Build(const BuildArguments& arguments) {
   options.format = arguments.format == "text"      ? data::InputFormat::kText
                    : arguments.format == "parquet" ? data::InputFormat::kParquet
                                                    : data::InputFormat::kJsonLines;
-  if (options.format != data::InputFormat::kText && !options.document_separator.empty()) {
+  const bool is_chat = arguments.format == "chat";
+  if (!is_chat && arguments.chat.any())
+    return Fail(
+        InvalidArgument("--chat-template, --loss-on, --chat-key and --chat-time are for --format chat"));
+  if (!is_chat && options.format != data::InputFormat::kText && !options.document_separator.empty()) {
     return Fail(InvalidArgument(
         "--document-separator is for --format text; a line of JSON, or a row of Parquet, is a document"));
   }
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = TokenizerOf(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
+  if (is_chat) {
+    data::RemoveTemporaryFilesOnSignals();
+    const absl::StatusOr<std::string> made = BuildChat(arguments.chat, options, **tokenizer);
+    if (!made.ok()) return Fail(made.status());
+    Print(stdout, "{}", *made);
+    return 0;
+  }
   const StopSignals signals;
   absl::StatusOr<data::PreprocessResult> result;
   const absl::Status status = data::MakeAt(arguments.options.output_prefix, [&](const std::string& prefix) {
@@ -292,9 +307,10 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   const auto arguments = std::make_shared<BuildArguments>();
   data::PreprocessOptions& options = arguments->options;
   command
-      ->add_option("--input", options.inputs,
-                   "Text files, plain or compressed by gzip or Zstandard, Parquet files, and directories of them; "
-                   "s3:// and http(s):// too")
+      ->add_option(
+          "--input", options.inputs,
+          "Text files, plain or compressed by gzip or Zstandard, Parquet files, and directories of them; "
+          "s3:// and http(s):// too")
       ->required()
       ->type_name("FILE");
   command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
@@ -303,8 +319,9 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   command
       ->add_option(
           "--format", arguments->format,
-          "jsonl: one JSON object a line, or rows of Parquet; parquet: these alone; text: plain text")
-      ->check(CLI::IsMember({"jsonl", "parquet", "text"}))
+          "jsonl: one JSON object a line, or rows of Parquet; parquet: these alone; text: plain text; "
+          "chat: one conversation a line, as JSON, into PREFIX and PREFIX_loss_mask")
+      ->check(CLI::IsMember({"jsonl", "parquet", "text", "chat"}))
       ->capture_default_str();
   command
       ->add_option(
@@ -318,6 +335,7 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   command->add_flag("--drop-duplicates", options.drop_duplicates,
                     "Leave out documents that stood before, in any of the inputs");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
+  AddChatOptions(command, &arguments->chat);
   options.workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   command
       ->add_option("--workers", options.workers,
@@ -330,7 +348,9 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   command->add_option("--end-of-document", arguments->tokenizer.end_of_document,
                       "The token of --append-eod, where the tokenizer's files do not tell it");
   command->footer(
-      "A build that was killed or stopped goes on where it was when it is started again.\n"
+      "A build that was killed or stopped goes on where it was when it is started again; one of --format "
+      "chat "
+      "begins anew.\n"
       "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options; 128 + n a "
       "stop by signal n");
   command->callback([arguments, exit_code] { *exit_code = Build(*arguments); });
@@ -349,6 +369,31 @@ void AddInfo(CLI::App* parent, int* exit_code) {
   AddTokenizer(command, &arguments->tokenizer);
   command->footer("Exit codes: 0 whole; 1 no data set, or a damaged one; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Info(*arguments); });
+}
+
+void AddShow(CLI::App* parent, int* exit_code) {
+  CLI::App* command =
+      parent->add_subcommand("show", "Print a sample with what of it is learned, and where documents begin");
+  const auto arguments = std::make_shared<ShowArguments>();
+  command
+      ->add_option("what", arguments->what,
+                   "A recipe, whose samples are shown as training takes them, or a data set")
+      ->required()
+      ->type_name("RECIPE|PREFIX");
+  command->add_option("--sample", arguments->sample, "Which sample, or of a data set which sequence")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--split", arguments->split, "Of a recipe: train, validation or test")
+      ->check(CLI::IsMember({"train", "validation", "test"}))
+      ->capture_default_str();
+  AddTokenizer(command, &arguments->tokenizer);
+  AddLoadOptions(command, &arguments->load);
+  command->footer(
+      "Exit codes: 0 printed; 1 the recipe, the data or the tokenizer will not do; 2 wrong options");
+  command->callback([arguments, exit_code] {
+    const absl::StatusOr<int> code = Show(*arguments);
+    *exit_code = code.ok() ? *code : Fail(code.status());
+  });
 }
 
 struct ManyArguments {
@@ -421,6 +466,7 @@ void AddDataCommand(CLI::App& app, int* exit_code) {
   command->require_subcommand(1);
   AddBuild(command, exit_code);
   AddInfo(command, exit_code);
+  AddShow(command, exit_code);
   AddVerify(command, exit_code);
   AddMerge(command, exit_code);
   AddSplit(command, exit_code);

@@ -11,6 +11,7 @@
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/data/chat_build.h"
 #include "engine/storage/storage.h"
 
 namespace engine::data {
@@ -60,26 +61,35 @@ absl::Status PutManifest(const std::string& path, const std::string& name, const
   ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMostManifestBytes));
   nlohmann::ordered_json manifest = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (manifest.is_discarded() || !manifest.contains("datasets")) return Internal("{} is no manifest", path);
-  for (nlohmann::ordered_json& dataset : manifest["datasets"])
-    dataset["prefix"] = PublishedName(dataset["prefix"].get<std::string>(), local, output_prefix);
+  for (nlohmann::ordered_json& dataset : manifest["datasets"]) {
+    for (const char* key : {"prefix", "loss_mask"}) {
+      if (dataset.contains(key))
+        dataset[key] = PublishedName(dataset[key].get<std::string>(), local, output_prefix);
+    }
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<storage::Writer> writer, storage::Create(name));
   RETURN_IF_ERROR(
       writer->Append(manifest.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
   return writer->Finish();
 }
 
+// Files with a larger number are put into the bucket later, and removed from it earlier.
+int PlaceInOrder(const std::string& name) {
+  if (!name.ends_with(".idx")) return 0;
+  return name.ends_with(LossMaskPrefix("") + ".idx") ? 1 : 2;
+}
+
 absl::Status Publish(const std::string& local, const std::string& output_prefix) {
   ASSIGN_OR_RETURN(std::vector<storage::Entry> files, storage::List(local));
-  const auto is_index = [](const std::string& name) { return name.ends_with(".idx"); };
   std::stable_sort(files.begin(), files.end(), [&](const storage::Entry& a, const storage::Entry& b) {
-    return !is_index(a.name) && is_index(b.name);
+    return PlaceInOrder(a.name) < PlaceInOrder(b.name);
   });
   const auto name_of = [&](const storage::Entry& file) {
     return PublishedName(file.name, local, output_prefix);
   };
   // An older index would be one of another .bin.
-  for (const storage::Entry& file : files)
-    if (is_index(file.name)) RETURN_IF_ERROR(storage::Remove(name_of(file)));
+  for (auto file = files.rbegin(); file != files.rend(); ++file)
+    if (PlaceInOrder(file->name) > 0) RETURN_IF_ERROR(storage::Remove(name_of(*file)));
   for (const storage::Entry& file : files) {
     RETURN_IF_ERROR(file.name.ends_with(".json") ? PutManifest(file.name, name_of(file), local, output_prefix)
                                                  : Put(file.name, file.bytes, name_of(file)));

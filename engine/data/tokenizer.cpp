@@ -1,9 +1,13 @@
 #include "engine/data/tokenizer.h"
 
+#include <algorithm>
+#include <mutex>
+
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/data/tokenizer/pipeline.h"
 #include "engine/data/tokenizer/read_files.h"
+#include "engine/data/tokenizer/token_places.h"
 
 namespace engine::data {
 namespace {
@@ -15,6 +19,16 @@ class ByteTokenizer final : public Tokenizer {
     ids->reserve(ids->size() + text.size());
     for (char c : text) ids->push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
+  }
+
+  absl::Status EncodeMarked(std::string_view text, std::span<const std::pair<std::size_t, std::size_t>> spans,
+                            std::vector<std::int32_t>* ids, std::vector<std::uint8_t>* marks) const override {
+    ids->clear();
+    marks->assign(text.size(), 0);
+    for (const auto& [begin, end] : spans)
+      std::fill(marks->begin() + static_cast<std::ptrdiff_t>(begin),
+                marks->begin() + static_cast<std::ptrdiff_t>(end), 1);
+    return EncodeTo(text, ids);
   }
 
   std::string Decode(std::span<const std::int32_t> ids) const override {
@@ -45,6 +59,15 @@ class PipelineTokenizer final : public Tokenizer {
   absl::Status EncodeTo(std::string_view text, std::vector<std::int32_t>* ids) const override {
     return pipeline_->Encode(text, {}, ids);
   }
+  absl::Status EncodeMarked(std::string_view text, std::span<const std::pair<std::size_t, std::size_t>> spans,
+                            std::vector<std::int32_t>* ids, std::vector<std::uint8_t>* marks) const override {
+    std::call_once(places_once_,
+                   [this] { places_ = tokenizer::TokenPlaces::Make(pipeline_->description()); });
+    RETURN_IF_ERROR(places_.status());
+    ids->clear();
+    RETURN_IF_ERROR(pipeline_->Encode(text, {.special_tokens = true}, ids));
+    return places_->Mark(text, *ids, spans, marks);
+  }
   std::string Decode(std::span<const std::int32_t> ids) const override {
     return pipeline_->Decode(ids, /*skip_special=*/false, end_of_document_);
   }
@@ -54,6 +77,8 @@ class PipelineTokenizer final : public Tokenizer {
  private:
   std::unique_ptr<tokenizer::Pipeline> pipeline_;
   std::int32_t end_of_document_;
+  mutable std::once_flag places_once_;  // few data sets need them
+  mutable absl::StatusOr<tokenizer::TokenPlaces> places_ = absl::UnknownError("not made yet");
 };
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(tokenizer::Description description,

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/recipe/recipe.h"
@@ -22,6 +23,13 @@ class Tokenizer {
   // tokens are characters, a text that is not UTF-8 is an error. No id is added at the beginning or the end, and a special
   // token in the text is characters. Safe to call from many threads, as all members are.
   virtual absl::Status EncodeTo(std::string_view text, std::vector<std::int32_t>* ids) const = 0;
+
+  // The same, but special tokens in the text are tokens; and of each id a mark, 1 where a byte of its text is inside one of `spans`, which are
+  // [begin, end) in bytes, in order and apart (tokenizer/token_places.h, with its errors). Replaces what the vectors hold.
+  virtual absl::Status EncodeMarked(std::string_view text,
+                                    std::span<const std::pair<std::size_t, std::size_t>> spans,
+                                    std::vector<std::int32_t>* ids,
+                                    std::vector<std::uint8_t>* marks) const = 0;
 
   // Bytes of the ids; cut at any id, so perhaps not UTF-8. The end of a document is no text; an id outside
   // the vocabulary (padding that a model may emit) becomes U+FFFD.

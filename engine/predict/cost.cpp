@@ -219,7 +219,8 @@ CostModel::Link CostModel::LinkOf(const plan::Group& group) const {
 
 double CostModel::Seconds(const plan::Instruction& instruction) const {
   if (instruction.AsHostCopy() != nullptr) {
-    const double bytes = Bytes(instruction);
+    const plan::BufferRef& ref = instruction.inputs.empty() ? instruction.outputs[0] : instruction.inputs[0];
+    const auto bytes = static_cast<double>(ref.bytes());  // all of it, however many rows are filled
     return cpu_ ? kCpu.launch_s + 2 * bytes / memory_bandwidth_ : kCuda.launch_s + bytes / kHostBandwidth;
   }
   if (instruction.collective() == plan::Collective::kNone ||

@@ -61,7 +61,23 @@ class SegmentVerifier {
   SegmentVerifier(const plan::Plan& plan, std::int32_t index)
       : plan_(plan), index_(index), stage_(plan.stages[static_cast<size_t>(index)]), places_(plan, index) {}
 
+  // What the host keeps of each microbatch in flight has bytes of its own there.
+  absl::Status HostMemory() const {
+    std::int64_t end = 0;
+    for (const plan::Chunk& chunk : stage_.chunks) {  // in the order of their places
+      if (chunk.host_base != end || chunk.host_bytes < 0) {
+        return Internal("stage {} chunk {}: {} bytes of the host's memory at {}, but those before end at {}",
+                        index_, chunk.index, chunk.host_bytes, chunk.host_base, end);
+      }
+      end += chunk.slots * chunk.host_bytes;
+    }
+    if (end == stage_.host_bytes) return absl::OkStatus();
+    return Internal("stage {}: {} bytes of the host's memory, of which its chunks use {}", index_,
+                    stage_.host_bytes, end);
+  }
+
   absl::Status Run() const {
+    RETURN_IF_ERROR(HostMemory());
     for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(StagingFits(plan_, index_, chunk));
     if (Trains(stage_)) RETURN_IF_ERROR(Train());
     return Evaluate();

@@ -55,6 +55,9 @@ absl::Status VerifyHalves(std::int32_t stage, const plan::Segment& segment, bool
   std::vector<size_t> first, second;
   for (size_t i = 0; i < segment.instructions.size(); ++i) {
     const plan::Instruction& instruction = segment.instructions[i];
+    // The end of a segment waits for the last one under way of each half, which has to be of one stream.
+    if (halves && instruction.AsHostCopy() != nullptr)
+      return Internal("{} copies to or from the host, in halves", name(i));
     if (instruction.half == plan::Half::kBoth) {
       const bool sums = instruction.op() != nullptr && instruction.op()->sums_rows;
       const bool buffers = instruction.op() == nullptr && instruction.AsConversion() == nullptr &&

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <csignal>
@@ -120,9 +121,14 @@ TEST_CASE("data build: progress is on a terminal alone, and standard output as i
       std::system((ENGINE_BINARY " " + command + " >" + folder / "stdout" + " 2>" + name).c_str());
   CHECK(status == 0);
   CHECK(data::ReadFile(folder / "stdout") == plain.output);
-  fcntl(terminal, F_SETFL, O_NONBLOCK);
-  std::string shown(1 << 16, '\0');
-  shown.resize(static_cast<std::size_t>(std::max<ssize_t>(read(terminal, shown.data(), shown.size()), 0)));
+  std::string shown;
+  pollfd readable = {.fd = terminal, .events = POLLIN, .revents = 0};
+  char some[4096];
+  while (poll(&readable, 1, /*milliseconds=*/300) == 1) {  // what was written may come a little later
+    const ssize_t got = read(terminal, some, sizeof some);
+    if (got <= 0) break;
+    shown.append(some, static_cast<std::size_t>(got));
+  }
   CHECK(Contains(shown, " %, "));
   CHECK(Contains(shown, " MB/s, 0:0"));
   CHECK(Contains(shown, " left; "));

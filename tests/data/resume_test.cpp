@@ -31,6 +31,10 @@ class CountingTokenizer : public Tokenizer {
     for (const char c : text) ids->push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
   }
+  absl::Status EncodeMarked(std::string_view, std::span<const std::pair<std::size_t, std::size_t>>,
+                            std::vector<std::int32_t>*, std::vector<std::uint8_t>*) const override {
+    return absl::UnimplementedError("of text without marks alone");
+  }
   std::string Decode(std::span<const std::int32_t>) const override { return ""; }
   std::int64_t vocab_size() const override { return 257; }
   std::int32_t end_of_document() const override { return 256; }

@@ -410,6 +410,7 @@ GpuCases FusedCases() {
     AddAddedProducts(20, terms, 136, &cases);
     AddAddedProducts(163, terms, 1048, &cases);
   }
+  AddAddedProducts(8111, 16, 2056, &cases);  // several blocks of more rows than the least
   AddAddedProducts(20, 80, 136, &cases);
   AddAddedProducts(20, 136, 16, &cases);
   AddAddedProducts(20, 3, 7, &cases);

@@ -106,6 +106,27 @@ def builds(bench):
     same((bench.folder / "web_text_document.bin").read_bytes(), (bench.folder / "local_text_document.bin").read_bytes(), "by http://")
 
 
+def conversations(bench):
+    chat = pathlib.Path(__file__).resolve().parent.parent / "data/chat"
+    bench.server.put("texts/chat.jsonl", (chat / "conversations.jsonl").read_bytes())
+    build = ("data", "build", "--format", "chat", "--chat-template", chat / "chatml.jinja")
+    bench.run(*build, "--input", chat / "conversations.jsonl", "--output-prefix", "chat")
+    bench.requests()
+    made = bench.run(*build, "--input", "s3://texts/chat.jsonl", "--output-prefix", "s3://chats/set")
+    expect(made.endswith("s3://chats/set\ns3://chats/set_loss_mask\n"), made)
+    changes = [r["path"].rsplit("/", 1)[-1] for r in bench.requests() if r["method"] in ("PUT", "DELETE") and r["path"].endswith(".idx")]
+    same(changes, ["set.idx", "set_loss_mask.idx", "set_loss_mask.idx", "set.idx"], "a data set is in the bucket without its mask")
+    objects = bench.server.objects
+    for ending in (".bin", ".idx", "_loss_mask.bin", "_loss_mask.idx"):
+        same(objects["chats/set" + ending][0], (bench.folder / ("chat" + ending)).read_bytes(), ending)
+    manifest = json.loads(objects["chats/set.json"][0])
+    same([manifest["datasets"][0][key] for key in ("prefix", "loss_mask")], ["s3://chats/set", "s3://chats/set_loss_mask"], "the manifest")
+    same(manifest["inputs"][0]["content"], json.loads((bench.folder / "chat.json").read_text())["inputs"][0]["content"], "its input")
+    show = ("--sample", "1", "--tokenizer", "byte")
+    same(bench.run("data", "show", "s3://chats/set", *show).split(", ", 1)[1], bench.run("data", "show", "chat", *show).split(", ", 1)[1],
+         "what is shown")
+
+
 def looks(bench):
     bench.upload(bench.folder / "local_text_document", "public/set")
     prefixes = ["s3://sets/made_text_document", f"{bench.server.url}/public/set"]
@@ -206,7 +227,7 @@ def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         bench = Bench(engine, pathlib.Path(folder).resolve())
-        for check in (builds, looks, runs, mistakes, sockets):
+        for check in (builds, conversations, looks, runs, mistakes, sockets):
             try:
                 check(bench)
             except Failed as failure:

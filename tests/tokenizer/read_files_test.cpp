@@ -133,4 +133,41 @@ TEST_CASE("a folder: which file counts, and what is missing") {
   CHECK(description->source.ends_with("tokenizer.model (SentencePiece, BPE)"));
 }
 
+TEST_CASE("a folder's tokenizer_config.json names the end of documents where no token has a known name") {
+  const data::TempDir dir;
+  data::WriteFile(dir / "tokenizer.json",
+                  R"({"added_tokens": [{"id": 1, "content": "<end>", "single_word": false, "lstrip": false,
+          "rstrip": false, "normalized": false, "special": true}],
+      "model": {"type": "BPE", "vocab": {"a": 0, "<end>": 1}, "merges": []}})");
+  const auto read = [&dir](const std::string& config) {
+    data::WriteFile(dir / "tokenizer_config.json", config);
+    return ReadTokenizer(dir.path());
+  };
+  // Hugging Face's libraries write "no limit" as this integer, the double 1e30.
+  const std::string limit = R"("model_max_length": 1000000000000000019884624838656)";
+  for (const char* token : {R"("<end>")", R"({"content": "<end>", "lstrip": false})"}) {
+    const absl::StatusOr<Description> description = read("{" + limit + R"(, "eos_token": )" + token + "}");
+    REQUIRE_MESSAGE(description.ok(), Message(description.status()));
+    CHECK(description->end_of_document == 1);
+    CHECK(description->end_of_document_from == "eos_token of tokenizer_config.json");
+  }
+  for (const std::string& none : {"{" + limit + "}", std::string(R"({"eos_token": null})"),
+                                  std::string(R"({"eos_token": "<nope>"})")}) {
+    const absl::StatusOr<Description> description = read(none);
+    REQUIRE_MESSAGE(description.ok(), Message(description.status()));
+    CHECK(!description->end_of_document.has_value());
+  }
+  const auto error = [&](const std::string& config) {
+    return Message(read(config).status()).substr(dir.path().size() + 1);
+  };
+  CHECK(error("[]") == "tokenizer_config.json: error: must be an object, and is a list");
+  CHECK(error(R"({"eos_token": 5})") ==
+        "tokenizer_config.json: error: eos_token must be a string, and is a number");
+  CHECK(error(R"({"eos_token": {"lstrip": true}})") ==
+        "tokenizer_config.json: error: eos_token must be a string, and is an object");
+  CHECK(error(R"({"eos_token": {"content": null}})") ==
+        "tokenizer_config.json: error: eos_token.content must be a string, and is null");
+  CHECK(error("{\n\"eos_token\"}").starts_with("tokenizer_config.json:2:"));
+}
+
 }  // namespace engine::tokenizer

@@ -46,11 +46,21 @@ TEST_CASE("mutation: copies to and from the host") {
            Edit(segment, Copies, [](plan::Instruction& i) { i.stream = plan::kComputeStream; }));
     Mutate(Offloaded(), "s", "of the host's memory, which keeps",
            Edit(segment, Copies, [](plan::Instruction& i) { i.AsHostCopy()->host_offset = -256; }));
-    Mutate(Offloaded(), "s", "of the host's memory, which keeps",
-           [](plan::Plan& plan) { plan.stages[0].chunks[0].host_bytes -= 1; });
+    Mutate(Offloaded(), "s", "of the host's memory, which keeps", [](plan::Plan& plan) {
+      plan.stages[0].chunks[0].host_bytes -= 1;
+      plan.stages[0].host_bytes = plan.stages[0].chunks[0].slots * plan.stages[0].chunks[0].host_bytes;
+    });
   }
   Mutate(Offloaded(), "s", "values and gives",
          Edit("forward.0", Copies, [](plan::Instruction& i) { std::swap(i.inputs, i.outputs); }));
+  // Chunks have places of their own there.
+  Mutate(Offloaded(), "s", "bytes of the host's memory, of which its chunks use",
+         [](plan::Plan& plan) { plan.stages[0].host_bytes /= 2; });
+  const plan::Plan chunks = plan::TinyPlan(true, {"offload.activation_layers=1", "model.layers=12",
+                                                  "parallelism.pp=2", "parallelism.virtual_stages=2"});
+  REQUIRE(Verify(chunks, {}).ok());
+  Mutate(chunks, "s", "but those before end at",
+         [](plan::Plan& plan) { plan.stages[0].chunks[1].host_base = 0; });
   // What was not sent, or was overwritten there, cannot come back.
   Mutate(Offloaded(), "s", "which is not at", [](plan::Plan& plan) {
     plan::Segment& forward = SegmentOf(plan, 0, "forward.0");

@@ -19,6 +19,8 @@
 
 namespace engine::tokenizer {
 
+inline constexpr std::string_view kBlankSymbol = "\u2581";  // U+2581, which SentencePiece has for a space
+
 // A string to find, or a regular expression of Oniguruma's syntax.
 struct Pattern {
   std::string text;

@@ -15,8 +15,6 @@
 namespace engine::tokenizer {
 namespace {
 
-constexpr std::string_view kBlankSymbol = "\u2581";
-
 template <typename Visit>
 void ForCharacters(std::string_view text, Visit visit) {
   for (std::size_t at = 0; at < text.size();) {

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 31;
 constexpr std::string_view kNoCharacter = "\uFFFD";
-constexpr std::string_view kBlankSymbol = "\u2581";
 
 // Bytes at the beginning of `text`, which is not empty, that begin no well-formed character.
 std::size_t InvalidPrefix(std::string_view text) {

@@ -9,9 +9,9 @@
 
 #include "engine/base/cache_folder.h"
 #include "engine/base/file.h"
+#include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
-#include "engine/data/tokenizer/json_place.h"
 #include "engine/data/tokenizer/read_json.h"
 
 namespace engine::tokenizer {
@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t kMostConfigBytes = std::int64_t{64} << 20;
 constexpr std::uintmax_t kLargeJson = std::uintmax_t{1}
                                       << 20;  // bytes from which a compiled copy is worth it
 
@@ -108,6 +109,22 @@ absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
       ShownPath(folder));
 }
 
+// eos_token of a tokenizer_config.json; "" where there is none.
+absl::StatusOr<std::string> EndOfSequence(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostConfigBytes));
+  // These files hold 10^30 as an integer (model_max_length), which simdjson does not take.
+  ASSIGN_OR_RETURN(const nlohmann::json root, ParseJson(text, ShownPath(path)));
+  if (!root.is_object())
+    return InvalidArgument("{}: error: must be an object, and is {}", ShownPath(path), TypeOf(root));
+  const auto found = root.find("eos_token");
+  if (found == root.end() || found->is_null()) return "";
+  const bool has_content = found->is_object() && found->contains("content");
+  const nlohmann::json& token = has_content ? (*found)["content"] : *found;
+  if (token.is_string()) return token.get<std::string>();
+  return InvalidArgument("{}: error: eos_token{} must be a string, and is {}", ShownPath(path),
+                         has_content ? ".content" : "", TypeOf(token));
+}
+
 // eos_token is often the end of a turn in a chat; the end of a document has a name of its own then.
 absl::Status FindEndOfDocument(const std::string& folder, Description* description) {
   if (description->end_of_document.has_value()) return absl::OkStatus();
@@ -123,12 +140,7 @@ absl::Status FindEndOfDocument(const std::string& folder, Description* descripti
   }
   const std::string path = FirstOf(folder, {"tokenizer_config.json"});
   if (path.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Open(path));
-  const JsonPlace token = file->Root()["eos_token"];
-  const std::string content = token.is_null()     ? ""
-                              : token.is_object() ? token["content"].String()
-                                                  : token.String();
-  RETURN_IF_ERROR(file->status());
+  ASSIGN_OR_RETURN(const std::string content, EndOfSequence(path));
   const std::int32_t id = content.empty() ? kNoToken : FindToken(*description, content);
   return id == kNoToken ? absl::OkStatus() : set(id, "eos_token of tokenizer_config.json");
 }
