@@ -16,11 +16,10 @@
 #include "engine/data/random_tokens.h"
 #include "engine/data/tokenizer.h"
 #include "engine/recipe/split.h"
+#include "engine/storage/storage.h"
 
 namespace engine::data {
 namespace {
-
-constexpr const char* kLossMaskSuffix = "_loss_mask";
 
 // The same failure, at the place of the recipe where `key` was given.
 absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const absl::Status& status,
@@ -201,17 +200,21 @@ absl::StatusOr<std::size_t> Source::OpenMember(const recipe::Recipe& recipe, con
 }
 
 absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& key, Member* member) const {
-  const std::string prefix = member->dataset.prefix() + kLossMaskSuffix;
-  const bool remote = member->dataset.is_remote();
+  const std::string prefix = LossMaskPrefix(member->dataset.prefix());
   std::error_code error;
-  if (!remote && !std::filesystem::exists(IdxPath(prefix), error) &&
-      !std::filesystem::exists(BinPath(prefix), error))
+  if (member->dataset.is_remote()) {
+    // Of what is not there a bucket that may not be listed says that it may not be read.
+    const absl::Status found = storage::Open(IdxPath(prefix)).status();
+    member->mask_is_forbidden = absl::IsPermissionDenied(found);
+    if (member->mask_is_forbidden || absl::IsNotFound(found)) return absl::OkStatus();
+  } else if (!std::filesystem::exists(IdxPath(prefix), error) &&
+             !std::filesystem::exists(BinPath(prefix), error)) {
     return absl::OkStatus();
   const auto at_key = [&](const absl::Status& status, std::string hint = "") {
+  }
     return AtKey(recipe, key, status, std::move(hint));
   };
   absl::StatusOr<IndexedDataset> mask = IndexedDataset::Open(prefix);
-  if (remote && absl::IsNotFound(mask.status())) return absl::OkStatus();
   if (!mask.ok()) return at_key(WithContext(mask.status(), "the mask of the loss"));
   const auto lengths = member->dataset.lengths();
   if (mask->type() != TokenType::kU8) {
@@ -597,6 +600,10 @@ std::string Source::Summary() const {
   if (!index_note_.empty()) text += index_note_ + "\n";
   if (masks_documents_) {
     text += random_seed_ ? "documents: each sample is one\n"
+    if (member.mask_is_forbidden) {
+      text += fmt::format("  {} may not be read, which is taken for no mask of the loss\n",
+                          IdxPath(LossMaskPrefix(dataset.prefix())));
+    }
             : end_of_document_
                 ? fmt::format("documents end where sequences do, and behind token {}\n", *end_of_document_)
                 : "documents end where sequences do\n";

@@ -109,6 +109,7 @@ class Source {
     IndexedDataset dataset;
     std::optional<IndexedDataset> mask;  // of the loss
     std::array<SequenceRange, 3> ranges;
+    bool mask_is_forbidden = false;  // its server says so, as some do of what is not there
   };
   struct Order {  // of one split
     std::int64_t size = 0;
