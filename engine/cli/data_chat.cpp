@@ -8,6 +8,7 @@
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/data/chat_build.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/remote_output.h"
 
 namespace engine::cli {

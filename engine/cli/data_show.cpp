@@ -16,6 +16,7 @@
 #include "engine/cli/recipe_options.h"
 #include "engine/data/chat_build.h"
 #include "engine/data/indexed_dataset.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/source.h"
 #include "engine/model/load.h"
 #include "engine/storage/storage.h"

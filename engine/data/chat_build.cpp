@@ -12,6 +12,7 @@
 #include "engine/base/status.h"
 #include "engine/base/write_file.h"
 #include "engine/data/file_stream.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/jinja/json.h"
 #include "engine/data/ordered_workers.h"
 #include "engine/data/parquet/table.h"
@@ -130,8 +131,6 @@ absl::Status WriteManifest(const ChatBuildOptions& options, const ChatTemplate& 
 }
 
 }  // namespace
-
-std::string LossMaskPrefix(const std::string& prefix) { return prefix + "_loss_mask"; }
 
 absl::StatusOr<ChatTokens> TokenizeChat(const ChatText& text, const Tokenizer& tokenizer, bool append_eod,
                                         LossOn loss_on) {

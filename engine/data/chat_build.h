@@ -15,10 +15,6 @@
 
 namespace engine::data {
 
-// A data set PREFIX may have this one beside it, of uint8 and with sequences of the same lengths: 1 where a token counts in the loss as
-// what is predicted, 0 where it does not.
-std::string LossMaskPrefix(const std::string& prefix);  // PREFIX_loss_mask
-
 struct ChatBuildOptions {
   std::vector<std::string> inputs;  // JSONL, as of PreprocessOptions
   std::string output_prefix;

@@ -63,6 +63,8 @@ void MiddleFiller::Rearrange(Split split, std::int64_t sample, std::int64_t docu
       Philox4x32(key, static_cast<std::uint64_t>(document), static_cast<std::uint64_t>(sample));
   if (ids->empty() || words[0] >= rate_ * kWords) return;
   const std::string text = tokenizer_->Decode(*ids);
+  std::vector<std::int32_t> again;
+  if (!tokenizer_->EncodeTo(text, &again).ok() || again != *ids) return;
   const std::vector<std::size_t> boundaries = Boundaries(text);
   const auto place = [&](std::uint32_t word) {
     return boundaries[static_cast<std::size_t>((std::uint64_t{word} * boundaries.size()) >> 32)];

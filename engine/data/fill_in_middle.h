@@ -27,8 +27,8 @@ class MiddleFiller {
 
   // The tokens of a document, without the end-of-document token, rearranged where the draw says so: with probability
   // data.fim.rate. Both cuts are uniform over the places between its characters, both ends included. They may become more or
-  // fewer. A document whose text the tokenizer cannot take apart and read again, because it begins or ends within a character, stays as it
-  // is. Safe to call from many threads.
+  // fewer. A document stays as it is unless the tokenizer makes the same tokens of its decoded text: not where it begins or ends within a
+  // character, or has a special token inside. Safe to call from many threads.
   void Rearrange(Split split, std::int64_t sample, std::int64_t document,
                  std::vector<std::int32_t>* ids) const;
 

@@ -1,6 +1,7 @@
 #include "engine/data/index_cache.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -9,14 +10,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <system_error>
 #include <utility>
 
-#include "engine/base/file.h"
+#include "engine/base/file_io.h"
 #include "engine/base/hash.h"
 #include "engine/base/status.h"
 #include "engine/data/mapped_file.h"
@@ -43,8 +44,7 @@ struct Content {
   std::shared_ptr<const void> owner;  // of the arrays
 };
 
-absl::Status Save(const Content& content, const std::string& key, const std::string& written,
-                  const std::string& path) {
+absl::Status Write(const Content& content, const std::string& key, const File& file) {
   std::array<std::int64_t, kNumbers + kArrays> numbers = {};
   std::copy(content.numbers.begin(), content.numbers.end(), numbers.begin());
   for (std::size_t a = 0; a < kArrays; ++a)
@@ -59,26 +59,22 @@ absl::Status Save(const Content& content, const std::string& key, const std::str
   };
   Hasher hasher;
   each([&](const void* data, std::size_t bytes) { hasher.Update(data, bytes); });
-  std::ofstream file(written, std::ios::binary | std::ios::trunc);
+  absl::Status status;
+  std::int64_t at = 0;
   const auto write = [&](const void* data, std::size_t bytes) {
-    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+    if (status.ok()) status = file.WriteAt(data, static_cast<std::int64_t>(bytes), at);
+    at += static_cast<std::int64_t>(bytes);
   };
   write(kMagic.data(), kMagic.size());
   write(key.data(), kDigits);
   write(hasher.HexDigest().data(), kDigits);
   each(write);
-  file.close();
-  if (!file) {
-    const int error = errno;
-    unlink(written.c_str());
-    return SystemError("write", written, error);
-  }
-  if (rename(written.c_str(), path.c_str()) != 0) return SystemError("rename", written, errno);
-  return absl::OkStatus();
+  if (status.ok()) status = file.Sync();  // some file systems say only then that they are full
+  return status;
 }
 
-// nullopt: not there, or not whole, or of something else. `trusted`: what this process has just written is not hashed again.
-std::optional<Content> Map(const std::string& path, const std::string& key, bool trusted = false) {
+// nullopt: not there, or not whole, or of something else.
+std::optional<Content> Map(const std::string& path, const std::string& key) {
   absl::StatusOr<MappedFile> opened = MappedFile::Open(path);
   if (!opened.ok()) return std::nullopt;
   const auto file = std::make_shared<const MappedFile>(*std::move(opened));
@@ -88,9 +84,8 @@ std::optional<Content> Map(const std::string& path, const std::string& key, bool
     return std::nullopt;
   }
   Hasher hasher;
-  if (!trusted) hasher.Update(bytes.data() + kBody, bytes.size() - kBody);
-  if (!trusted &&
-      std::memcmp(bytes.data() + kMagic.size() + kDigits, hasher.HexDigest().data(), kDigits) != 0)
+  hasher.Update(bytes.data() + kBody, bytes.size() - kBody);
+  if (std::memcmp(bytes.data() + kMagic.size() + kDigits, hasher.HexDigest().data(), kDigits) != 0)
     return std::nullopt;
   // The rest is as it was written: its hash says so.
   std::array<std::int64_t, kNumbers + kArrays> numbers;
@@ -105,6 +100,42 @@ std::optional<Content> Map(const std::string& path, const std::string& key, bool
   }
   content.owner = file;
   return content;
+}
+
+// How the names begin under which processes of this host write the file of that path; their number follows. No two hosts write one file.
+std::string WrittenBeginning(const std::string& path) {
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("{}.{}.", path, host.data());
+}
+
+// Called with the lock, so that no living process of this host writes such a file.
+void RemoveLeftovers(const std::string& path) {
+  const std::string beginning = WrittenBeginning(path);
+  std::error_code error;
+  for (fs::directory_iterator it(fs::path(path).parent_path(), error);
+       !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string found = it->path().string();
+    const bool is_one = found.starts_with(beginning) &&
+                        found.find_first_not_of("0123456789", beginning.size()) == std::string::npos;
+    if (is_one) unlink(found.c_str());
+  }
+}
+
+// Puts the content at the path, or takes what lies there by then: another host may have made it meanwhile. Both come from the file.
+absl::StatusOr<Content> Keep(const Content& content, const std::string& key, const std::string& path) {
+  const std::string written = WrittenBeginning(path) + std::to_string(getpid());
+  const int descriptor = open(written.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) return SystemError("create", written, errno);
+  absl::Status status = Write(content, key, File(descriptor, written));
+  std::optional<Content> kept = Map(path, key);
+  if (status.ok() && !kept && rename(written.c_str(), path.c_str()) != 0)
+    status = SystemError("rename", written, errno);
+  unlink(written.c_str());
+  if (!kept && status.ok()) kept = Map(path, key);  // mapped, its pages are those of all processes
+  if (kept) return *std::move(kept);
+  RETURN_IF_ERROR(status);
+  return DataLoss("{} is not as it was written", path);
 }
 
 // A file that one process at a time has locked; others wait.
@@ -137,26 +168,20 @@ absl::StatusOr<Content> OpenContent(const std::string& folder, const std::string
                                     const std::function<absl::StatusOr<Content>()>& build,
                                     std::string* note) {
   const std::string path = (fs::path(folder) / (key + ".index")).string();
-  const std::string written = path + ".new";
   if (std::optional<Content> content = Map(path, key)) return *std::move(content);
   std::error_code error;
   fs::create_directories(folder, error);
-  absl::StatusOr<Lock> lock = Lock::Take(written);
-  if (lock.ok()) {  // another process may have made it meanwhile
-    if (std::optional<Content> content = Map(path, key)) {
-      unlink(written.c_str());
-      return *std::move(content);
-    }
+  const absl::StatusOr<Lock> lock =
+      Lock::Take(path + ".lock");  // which stays, so that all lock the same file
+  if (lock.ok()) {                 // another process may have made it meanwhile
+    if (std::optional<Content> content = Map(path, key)) return *std::move(content);
+    RemoveLeftovers(path);
   }
   ASSIGN_OR_RETURN(Content built, build());
-  absl::Status status = lock.status();
-  if (status.ok()) status = Save(built, key, written, path);
-  if (!status.ok()) {
-    *note = fmt::format("orders of samples are not kept: {}; each process builds its own", Message(status));
-    return built;
-  }
-  // Mapped, its pages are those of all processes.
-  if (std::optional<Content> content = Map(path, key, /*trusted=*/true)) return *std::move(content);
+  absl::StatusOr<Content> kept = lock.ok() ? Keep(built, key, path) : lock.status();
+  if (kept.ok()) return kept;
+  *note =
+      fmt::format("orders of samples are not kept: {}; each process builds its own", Message(kept.status()));
   return built;
 }
 

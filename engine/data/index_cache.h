@@ -23,8 +23,9 @@
 namespace engine::data {
 
 // What BuildSampleIndex gives. Where it is large (1 MiB and more) and `folder` is not empty, it comes from a file
-// there, which is made where it is missing, damaged or of other data: by one process, while others of the host wait for it. A folder that
-// cannot be written is no error: then the index is built in memory, and `note` says why. Safe to call from many threads.
+// there, which is made where it is missing, damaged or of other data: by one process, while others of the host wait for it
+// at the lock KEY.index.lock, which stays there. It is written as KEY.index.HOST.PID first, so that hosts may share the folder. A folder that
+// cannot be written, or has no room, is no error: then the index stays in memory, and `note` names the file and says why. Safe to call from many threads.
 absl::StatusOr<SampleIndex> OpenSampleIndex(const std::string& folder, std::span<const std::int32_t> lengths,
                                             const SampleIndexOptions& options, std::string* note);
 

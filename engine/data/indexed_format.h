@@ -20,5 +20,7 @@ inline constexpr std::size_t kDocumentBytes = 8;
 
 inline std::string BinPath(const std::string& prefix) { return prefix + ".bin"; }
 inline std::string IdxPath(const std::string& prefix) { return prefix + ".idx"; }
+// The data set that is the mask of the loss of this one, where there is one (source.h).
+inline std::string LossMaskPrefix(const std::string& prefix) { return prefix + "_loss_mask"; }
 
 }  // namespace engine::data

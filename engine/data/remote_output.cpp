@@ -12,6 +12,7 @@
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/data/chat_build.h"
+#include "engine/data/indexed_format.h"
 #include "engine/storage/storage.h"
 
 namespace engine::data {

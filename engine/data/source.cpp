@@ -16,11 +16,10 @@
 #include "engine/data/random_tokens.h"
 #include "engine/data/tokenizer.h"
 #include "engine/recipe/split.h"
+#include "engine/storage/storage.h"
 
 namespace engine::data {
 namespace {
-
-constexpr const char* kLossMaskSuffix = "_loss_mask";
 
 // The same failure, at the place of the recipe where `key` was given.
 absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const absl::Status& status,
@@ -132,6 +131,7 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe, const std::str
     source.random_seed_ = static_cast<std::uint64_t>(recipe.training.seed);
   } else {
     source.packs_ = recipe.data.packs();
+    source.drops_long_ = recipe.data.long_documents == "drop";
     if (recipe.data.fim.rate > 0) {
       std::string key;
       absl::StatusOr<std::unique_ptr<MiddleFiller>> filler = MiddleFiller::Make(recipe, &key);
@@ -201,17 +201,21 @@ absl::StatusOr<std::size_t> Source::OpenMember(const recipe::Recipe& recipe, con
 }
 
 absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& key, Member* member) const {
-  const std::string prefix = member->dataset.prefix() + kLossMaskSuffix;
-  const bool remote = member->dataset.is_remote();
+  const std::string prefix = LossMaskPrefix(member->dataset.prefix());
   std::error_code error;
-  if (!remote && !std::filesystem::exists(IdxPath(prefix), error) &&
-      !std::filesystem::exists(BinPath(prefix), error))
+  if (member->dataset.is_remote()) {
+    // Of what is not there a bucket that may not be listed says that it may not be read.
+    const absl::Status found = storage::Open(IdxPath(prefix)).status();
+    member->mask_is_forbidden = absl::IsPermissionDenied(found);
+    if (member->mask_is_forbidden || absl::IsNotFound(found)) return absl::OkStatus();
+  } else if (!std::filesystem::exists(IdxPath(prefix), error) &&
+             !std::filesystem::exists(BinPath(prefix), error)) {
     return absl::OkStatus();
+  }
   const auto at_key = [&](const absl::Status& status, std::string hint = "") {
     return AtKey(recipe, key, status, std::move(hint));
   };
   absl::StatusOr<IndexedDataset> mask = IndexedDataset::Open(prefix);
-  if (remote && absl::IsNotFound(mask.status())) return absl::OkStatus();
   if (!mask.ok()) return at_key(WithContext(mask.status(), "the mask of the loss"));
   const auto lengths = member->dataset.lengths();
   if (mask->type() != TokenType::kU8) {
@@ -295,8 +299,11 @@ bool Source::HasOneSample(Split split) const {
   return random_seed_ || (!members.empty() && std::all_of(members.begin(), members.end(), [&](std::size_t m) {
            const SequenceRange range = members_[m].ranges[static_cast<std::size_t>(split)];
            const std::int32_t* lengths = members_[m].dataset.lengths().data();
+           const std::int64_t longest =
+               drops_long_ ? sequence_length_ + 1 : std::numeric_limits<std::int64_t>::max();
            if (packs_)
-             return std::any_of(lengths + range.begin, lengths + range.end, [](auto n) { return n > 1; });
+             return std::any_of(lengths + range.begin, lengths + range.end,
+                                [&](std::int64_t n) { return n > 1 && n <= longest; });
            return std::accumulate(lengths + range.begin, lengths + range.end, std::int64_t{0}) >
                   sequence_length_;
          }));
@@ -314,7 +321,7 @@ absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split,
     const SampleIndexOptions options = {.range = member.ranges[static_cast<std::size_t>(split)],
                                         .sequence_length = sequence_length_,
                                         .packs = packs_,
-                                        .drops_long = recipe.data.long_documents == "drop",
+                                        .drops_long = drops_long_,
                                         .num_samples = extents[i].samples,
                                         .epochs = extents[i].epochs,
                                         .seed = static_cast<std::uint32_t>(recipe.training.seed)};
@@ -593,6 +600,10 @@ std::string Source::Summary() const {
                         WithThousands(dataset.tokens()), Name(dataset.type()),
                         WithThousands(dataset.sequences()));
     if (member.mask) text += fmt::format("  {} says which count in the loss\n", member.mask->prefix());
+    if (member.mask_is_forbidden) {
+      text += fmt::format("  {} may not be read, which is taken for no mask of the loss\n",
+                          IdxPath(LossMaskPrefix(dataset.prefix())));
+    }
   }
   if (!index_note_.empty()) text += index_note_ + "\n";
   if (masks_documents_) {

@@ -109,6 +109,7 @@ class Source {
     IndexedDataset dataset;
     std::optional<IndexedDataset> mask;  // of the loss
     std::array<SequenceRange, 3> ranges;
+    bool mask_is_forbidden = false;  // its server says so, as some do of what is not there
   };
   struct Order {  // of one split
     std::int64_t size = 0;
@@ -147,6 +148,7 @@ class Source {
   bool masks_end_of_document_ = false;  // in the loss
   bool masks_loss_ = false;
   bool packs_ = false;
+  bool drops_long_ = false;                      // documents that no packed sample holds
   std::string index_folder_;                     // empty: none
   std::string index_note_;                       // of index_cache.h
   std::optional<std::int32_t> end_of_document_;  // where it matters; nullopt: no token is one

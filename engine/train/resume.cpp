@@ -7,6 +7,7 @@
 #include "engine/base/dropout_draws.h"
 #include "engine/base/shown.h"
 #include "engine/checkpoint/store.h"
+#include "engine/data/indexed_format.h"
 #include "engine/driver/run_folder.h"
 #include "engine/model/load.h"
 #include "engine/recipe/batch_size.h"
@@ -85,15 +86,27 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
       reader.folder(), clashes);
 }
 
-// Files that are in use again, under the same names, and have another content.
+// Files that are in use again, under the same names, and have another content; and masks of the loss that have come or gone beside
+// data sets that are in use again. Any other name that one side alone has may be due to another version of the program.
 void CompareInputs(const data::Fingerprints& before, const data::Fingerprints& now,
                    std::vector<std::string>* notes) {
-  constexpr std::size_t kMostBytes = 100;  // before: text of a file
+  const auto of = [](const data::Fingerprints& side, const std::string& name) {
+    constexpr std::size_t kMostBytes = 100;  // before: text of a file
+    const auto found = side.find(name);
+    return found == side.end() ? "not there" : Shown(found->second, kMostBytes);
+  };
+  const auto tell = [&](const std::string& name) {
+    notes->push_back(
+        fmt::format("{} changed since the checkpoint: {} → {}", name, of(before, name), of(now, name)));
+  };
+  const std::string ending = data::BinPath("");
   for (const auto& [name, fingerprint] : now) {
     const auto found = before.find(name);
-    if (found == before.end() || found->second == fingerprint) continue;
-    notes->push_back(fmt::format("{} changed since the checkpoint: {} → {}", name,
-                                 Shown(found->second, kMostBytes), fingerprint));
+    if (found == before.end()) continue;
+    if (found->second != fingerprint) tell(name);
+    if (!name.ends_with(ending)) continue;
+    const std::string mask = data::BinPath(data::LossMaskPrefix(name.substr(0, name.size() - ending.size())));
+    if (before.contains(mask) != now.contains(mask)) tell(mask);
   }
 }
 

@@ -1,10 +1,18 @@
 #include "engine/data/index_cache.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "engine/base/status.h"
@@ -36,6 +44,22 @@ std::vector<fs::path> FilesOf(const std::string& folder) {
   }
   return files;
 }
+
+std::set<std::string> NamesIn(const std::string& folder) {
+  std::set<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    names.insert(entry.path().filename().string());
+  return names;
+}
+
+std::uint64_t InodeOf(const fs::path& path) {
+  struct stat facts {};
+  REQUIRE(stat(path.c_str(), &facts) == 0);
+  return facts.st_ino;
+}
+
+constexpr SampleIndexOptions kOptions = {
+    .range = {0, 30000}, .sequence_length = 15, .num_samples = 120000, .seed = 4};
 
 }  // namespace
 
@@ -136,6 +160,81 @@ TEST_CASE("small indices have no files, and a folder that is none is told") {
       OpenSampleIndex(dir / "file/cache", lengths, {.range = {0, 30000}, .sequence_length = 15}, &note).ok());
   CHECK(note.starts_with("orders of samples are not kept: cannot create " + (dir / "file/cache")));
   CHECK(note.ends_with("each process builds its own"));
+}
+
+// The other process is one of this host, which has the lock, and writes the same file.
+TEST_CASE("an index that another process writes is waited for and used, and not written again") {
+  const TempDir dir;
+  const std::vector<std::int32_t> lengths = Lengths();
+  std::string note;
+  const auto expected = Samples(*OpenSampleIndex(dir / "made", lengths, kOptions, &note), lengths);
+  const fs::path made = FilesOf(dir / "made").at(0);
+  const std::string name = made.filename().string();
+  CHECK(NamesIn(dir / "made") == std::set<std::string>{name, name + ".lock"});
+  const fs::path folder = dir / "cache";
+  fs::create_directory(folder);
+  const int lock = open((folder / (name + ".lock")).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  REQUIRE(lock >= 0);
+  REQUIRE(flock(lock, LOCK_EX) == 0);
+  bool is_right = false;
+  std::thread waits([&] {
+    const absl::StatusOr<SampleIndex> index = OpenSampleIndex(folder.string(), lengths, kOptions, &note);
+    is_right = index.ok() && Samples(*index, lengths) == expected;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(NamesIn(folder.string()) == std::set<std::string>{name + ".lock"});
+  fs::copy_file(made, folder / "coming");
+  fs::rename(folder / "coming", folder / name);
+  const std::uint64_t inode = InodeOf(folder / name);
+  close(lock);
+  waits.join();
+  CHECK(is_right);
+  CHECK(note.empty());
+  CHECK(InodeOf(folder / name) == inode);
+  CHECK(NamesIn(folder.string()) == std::set<std::string>{name, name + ".lock"});
+}
+
+TEST_CASE("what a dead process of this host was writing is removed, and what others write is not") {
+  const TempDir dir;
+  const std::vector<std::int32_t> lengths = Lengths();
+  std::string note;
+  const auto expected = Samples(*OpenSampleIndex(dir / "cache", lengths, kOptions, &note), lengths);
+  const fs::path made = FilesOf(dir / "cache").at(0);
+  const std::string name = made.filename().string();
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string dead = fmt::format("{}.{}.2147483647", name, host.data());
+  const std::string of_other_host = fmt::format("{}.{}.org.17", name, host.data());
+  const std::string of_other_index = fmt::format("other.index.{}.2147483647", host.data());
+  for (const std::string& file : {dead, of_other_host, of_other_index})
+    std::ofstream(dir / "cache/" + file) << "half";
+  fs::resize_file(made, 70);
+  CHECK(Samples(*OpenSampleIndex(dir / "cache", lengths, kOptions, &note), lengths) == expected);
+  CHECK(note.empty());
+  CHECK(NamesIn(dir / "cache") == std::set<std::string>{name, name + ".lock", of_other_host, of_other_index});
+}
+
+// A limit on the size of files fails as a full disk does, in the middle of writing.
+TEST_CASE("an index that the disk has no room for stays in memory with a note, and leaves nothing there") {
+  const TempDir dir;
+  const std::vector<std::int32_t> lengths = Lengths();
+  const absl::StatusOr<SampleIndex> built = BuildSampleIndex(lengths, kOptions);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit small{.rlim_cur = 100 << 10, .rlim_max = before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  std::string note;
+  const absl::StatusOr<SampleIndex> index = OpenSampleIndex(dir / "cache", lengths, kOptions, &note);
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, handler);
+  REQUIRE(index.ok());
+  CHECK(Samples(*index, lengths) == Samples(*built, lengths));
+  CHECK(note.starts_with("orders of samples are not kept: cannot write " + (dir / "cache/")));
+  CHECK(note.find("File too large") != std::string::npos);
+  const std::set<std::string> names = NamesIn(dir / "cache");
+  REQUIRE(names.size() == 1);
+  CHECK(names.begin()->ends_with(".index.lock"));
 }
 
 }  // namespace engine::data

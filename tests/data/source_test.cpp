@@ -535,6 +535,25 @@ TEST_CASE("packed samples are whole documents, and padding") {
   CHECK(OpenSource(recipe).Summary().find("from 2 epochs of") != std::string::npos);
   recipe.data.long_documents = "drop";
   CHECK(OpenSource(recipe).Summary().find(" documents left out") != std::string::npos);
+  // A split in which nothing fits a sample is empty where it is the test split, as one without text is; others are refused.
+  recipe.data.paths.clear();
+  recipe.data.train.paths = {dir / "d"};
+  recipe.data.train.epochs = {1};
+  recipe.data.validation.paths = {dir / "d"};
+  WriteDataset(dir / "long", Numbered(5, 22));
+  recipe.data.test.paths = {dir / "long"};
+  recipe.training.iterations = 1;
+  recipe.evaluation.interval = 1;
+  recipe.evaluation.iterations = 1;
+  CHECK(OpenSource(recipe).size(Split::kTest) == 0);
+  recipe.data.long_documents = "cut";
+  CHECK(OpenSource(recipe).size(Split::kTest) == 1);
+  WriteDataset(dir / "long", Numbered(5, 21));
+  recipe.data.long_documents = "drop";
+  CHECK(OpenSource(recipe).size(Split::kTest) == 1);
+  WriteDataset(dir / "long", Numbered(5, 22));
+  recipe.data.validation.paths = {dir / "long"};
+  CHECK(OpenError(recipe).find("all have less than 2 or more than 21 tokens") != std::string::npos);
 }
 
 // One token a character: then what was rearranged can be put together again.

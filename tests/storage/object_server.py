@@ -2,7 +2,8 @@
 """A server of objects on loopback for tests: what the engine uses of S3's interface, and plain files over HTTP.
 
 Signatures are checked by the specification alone (AWS Signature Version 4: hmac and hashlib), and so are the digests of what is
-sent. The bucket `public` may be read without a signature. Faults are injected on request, so that a client's patience can be
+sent. The bucket `public` may be read without a signature. The bucket `unlisted` does not tell
+what is not there: it answers 403 for it. Faults are injected on request, so that a client's patience can be
 tested: `Server.faults` is a list of dicts, each with
 
   method   of the requests that it is for, as "GET"       path     a regular expression of the path and query
@@ -239,6 +240,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 store.put(name, store.objects[name][0] + b"x" * self.fault["bytes"])
         with store.lock:
             if name not in store.objects:
+                if name.startswith("unlisted/"):
+                    raise Refused(403, "AccessDenied", "Access Denied")
                 raise Refused(404, "NoSuchKey", "The specified key does not exist.")
             data, etag = store.objects[name]
         wanted = self.headers.get("If-Match")

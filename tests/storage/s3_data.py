@@ -3,17 +3,20 @@
 
 `data build` from compressed text in a bucket into a bucket makes the bytes that it makes from files; `info`, `verify`, `merge` and
 `split` say and make the same; a run has the same losses in all digits, while the server fails now and then, in two layouts and
-resumed; what is wrong is one located error before training starts, and `engine check` asks no server. Paths open no socket.
+resumed; masks of the loss are used where they are there; what is wrong is one located error before training starts, and `engine check`
+asks no server. Paths open no socket.
 
 usage: s3_data.py ENGINE
 """
 import gzip
+import itertools
 import json
 import os
 import pathlib
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -148,7 +151,8 @@ def runs(bench):
     same(remote, local, "losses of s3://")
     asked = bench.requests()
     expect(all(r["range"] for r in asked) and any(r["if_match"] for r in asked), "there is more than ranges, or without If-Match")
-    expect(sum(".idx" in r["path"] for r in asked) == 1, "the index is fetched though there is a copy")
+    for index in ("document.idx", "document_loss_mask.idx"):  # whether the copy is that of now, and whether there is a mask
+        same(sum(index in r["path"] for r in asked), 1, f"requests for {index}, of which there is a copy, or which is not there")
     same(bench.losses("web", f"{bench.server.url}/public/set")[0], local, "losses of http://")
     same(bench.losses("dp2", "s3://sets/made_text_document", "parallelism.dp=2", "training.micro_batch=2")[0],
          bench.losses("local-dp2", bench.folder / "local_text_document", "parallelism.dp=2", "training.micro_batch=2")[0], "dp2")
@@ -165,6 +169,49 @@ def runs(bench):
     resumed, log = bench.losses("resumed", "s3://sets/made_text_document")
     same([line for line in resumed if line["iteration"] > 2], [line for line in local if line["iteration"] > 2], "resumed")
     expect("made_text_document.bin" not in log and "made_text_document.idx" not in log, log)  # that they have changed
+
+
+def mask_of(index):
+    """A mask of the loss for the data set of that index, its .bin and its .idx. Each third label does not count."""
+    sequences, documents = struct.unpack_from("<QQ", index, 18)
+    lengths = struct.unpack_from(f"<{sequences}i", index, 34)
+    pointers = [0, *itertools.accumulate(lengths)][:-1]
+    rest = index[34 + 12 * sequences:]
+    expect(len(rest) == 8 * documents, "the index is not of the form that is expected here")
+    mask = index[:17] + b"\x01" + struct.pack(f"<QQ{sequences}i{sequences}q", sequences, documents, *lengths, *pointers) + rest
+    return bytes(int(i % 3 != 0) for i in range(sum(lengths))), mask
+
+
+def masks(bench):
+    plain, _ = bench.losses("plain", bench.folder / "local_text_document")
+    for ending in (".bin", ".idx"):
+        shutil.copy(bench.folder / f"local_text_document{ending}", bench.folder / f"masked{ending}")
+    for ending, data in zip((".bin", ".idx"), mask_of((bench.folder / "masked.idx").read_bytes())):
+        (bench.folder / f"masked_loss_mask{ending}").write_bytes(data)
+    masked, _ = bench.losses("masked", bench.folder / "masked")
+    expect(masked != plain, "the mask changes nothing")
+    for name in ("masked", "masked_loss_mask"):
+        bench.upload(bench.folder / name, f"public/{name}")
+    for name, prefix in (("masked-s3", "s3://public/masked"), ("masked-web", f"{bench.server.url}/public/masked")):
+        losses, log = bench.losses(name, prefix)
+        same(losses, masked, f"losses of {prefix}")
+        expect(f"{prefix}_loss_mask says which count in the loss" in log, log)
+    # A bucket that may not be listed answers 403 for a mask that is not there.
+    bench.upload(bench.folder / "masked", "unlisted/set")
+    losses, log = bench.losses("unlisted", "s3://unlisted/set")
+    same(losses, plain, "losses without a mask, where 403 is answered for it")
+    expect("s3://unlisted/set_loss_mask.idx may not be read" in log, log)
+    # Once the mask's index is there, the rest has to be there too.
+    for bucket, wanted in (("sets", "404 NoSuchKey"), ("unlisted", "403 AccessDenied")):
+        bench.upload(bench.folder / "masked", f"{bucket}/half")
+        bench.server.put(f"{bucket}/half_loss_mask.idx", (bench.folder / "masked_loss_mask.idx").read_bytes())
+        text = bench.run("run", bench.recipe("half", f"s3://{bucket}/half"), "--device", "cpu", "--out", "none", code=1)
+        expect(re.search(r"half\.toml:\d+:\d+: error: data\.paths: the mask of the loss: .*half_loss_mask\.bin.*" + wanted, text), text)
+    # A server that answers anything with a page.
+    for ending in (".bin", ".idx"):
+        bench.server.put(f"sets/half_loss_mask{ending}", b"<html>There is nothing here, but see what else there is.</html>")
+    text = bench.run("run", bench.recipe("page", "s3://sets/half"), "--device", "cpu", "--out", "none", code=1)
+    expect("half_loss_mask.idx: is not an index, it does not start with MMIDIDX" in text, text)
 
 
 def mistakes(bench):
@@ -227,7 +274,7 @@ def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         bench = Bench(engine, pathlib.Path(folder).resolve())
-        for check in (builds, conversations, looks, runs, mistakes, sockets):
+        for check in (builds, conversations, looks, runs, masks, mistakes, sockets):
             try:
                 check(bench)
             except Failed as failure:

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "engine/checkpoint/manifest.h"
+#include "tests/train/documents.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
@@ -112,6 +113,39 @@ TEST_CASE("data and tokenizer files that have another content under the same nam
   const std::string longer = Said(run.Recipe(4, tokenizer), run.out);
   CHECK(Contains(longer, "note: data " + run / "text.idx changed since the checkpoint: "));
   CHECK(Contains(longer, "note: data " + run / "text.bin changed since the checkpoint: "));
+}
+
+TEST_CASE("a mask of the loss that has come or gone is told, and what older versions did not note is not") {
+  const ShortRun run;
+  WriteDocuments(run / "text", false);
+  const auto said = [&](std::int64_t iteration) { return Said(run.Recipe(iteration), run.out); };
+  const std::string mask = run / "text_loss_mask.bin";
+  said(1);
+  CHECK(Count(said(2), "changed since the checkpoint") == 1);  // the length
+  WriteDocuments(run / "text", true);
+  const std::string came = said(3);
+  CHECK(Contains(came, "note: data " + mask + " changed since the checkpoint: not there → "));
+  CHECK(Count(came, "changed since the checkpoint") == 2);
+  CHECK(Count(said(4), "changed since the checkpoint") == 1);
+  fs::remove(mask);
+  fs::remove(run / "text_loss_mask.idx");
+  const std::string went = said(5);
+  CHECK(Contains(went, "note: data " + mask + " changed since the checkpoint: "));
+  CHECK(Contains(went, " → not there\n"));
+  CHECK(Count(went, "changed since the checkpoint") == 2);
+  // An entry that only newer versions keep, and one that only an older one did.
+  const std::string path = run.Checkpoint(5) + "/manifest.json";
+  absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ParseManifest(data::ReadFile(path));
+  REQUIRE(manifest.ok());
+  CHECK(manifest->metadata.fingerprints.erase("data " + (run / "text.idx")) == 1);
+  manifest->metadata.fingerprints["data " + (run / "text.json")] = "2 bytes";
+  data::WriteFile(path, *checkpoint::FormatManifest(*manifest));
+  CHECK(Count(said(6), "changed since the checkpoint") == 1);
+  // Of another data set it is no news that it has a mask: that the data set is another is said.
+  WriteDocuments(run / "other", true);
+  const std::string other = Said(run.Recipe(7, {"data.paths=[\"" + (run / "other") + "\"]"}), run.out);
+  CHECK(Contains(other, "data.paths: "));
+  CHECK(Count(other, "changed since the checkpoint") == 2);
 }
 
 TEST_CASE("a run that goes on with other draws of dropout says so, where there is any") {
