@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/base/status.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/input_parts.h"
 #include "tests/data/temp_dir.h"
 
