@@ -16,12 +16,12 @@ using graph::ValueKind;
 
 // Of a layer's largest value, what stays on the device: a copy of less takes longer to begin than to be made.
 constexpr std::int64_t kSmall = 100;
-constexpr size_t kNever = std::numeric_limits<size_t>::max();
+constexpr size_t kNotThere = std::numeric_limits<size_t>::max();
 
 // When the passes of a chunk make and read values, by place in the pass. Values are the graph's.
-class Turns {
+class ValueTurns {
  public:
-  Turns(const CutGraph& graph, std::int32_t chunk, const std::vector<std::int32_t>& saved) {
+  ValueTurns(const CutGraph& graph, std::int32_t chunk, const std::vector<std::int32_t>& saved) {
     const absl::flat_hash_set<std::int32_t> places(saved.begin(), saved.end());
     const auto c = static_cast<size_t>(chunk);
     const auto node_at = [&](std::int32_t n) -> const LocalNode& {
@@ -59,8 +59,8 @@ class Turns {
       const auto it = map.find(value);
       return it == map.end() ? none : it->second;
     };
-    return std::max(at(last_forward_, v, 0), at(made_, v, kNever)) < at(written_, successor, 0) &&
-           at(last_backward_, successor, kNever) < at(first_backward_, v, 0);
+    return std::max(at(last_forward_, v, 0), at(made_, v, kNotThere)) < at(written_, successor, 0) &&
+           at(last_backward_, successor, kNotThere) < at(first_backward_, v, 0);
   }
 
  private:
@@ -116,7 +116,7 @@ HostedValues FindHosted(const plan::Plan& plan, const CutGraph& graph, std::int3
                         const std::vector<std::int32_t>& saved, std::int64_t layers) {
   HostedValues hosted;
   if (layers == 0) return hosted;
-  const Turns turns(graph, chunk, saved);
+  const ValueTurns turns(graph, chunk, saved);
   absl::flat_hash_set<std::int32_t> sent;
   for (const plan::Transfer& transfer : plan.transfers) sent.insert(transfer.value);
   std::vector<std::int32_t> blocks;                                 // units, ascending
@@ -157,7 +157,7 @@ void CopyToHost(const HostedValues& hosted, const plan::Plan& plan, DraftSegment
   std::vector<std::pair<size_t, plan::Instruction>> copies;
   absl::flat_hash_map<size_t, std::vector<size_t>> waits;
   for (const HostedValue& one : hosted.values) {
-    size_t made = kNever, overwritten = kNever;
+    size_t made = kNotThere, overwritten = kNotThere;
     for (size_t i = 0; i < forward->drafts.size(); ++i) {
       for (const plan::BufferRef& output : forward->drafts[i].instruction.outputs) {
         const auto alias = forward->made_at.find(output.value);
@@ -166,7 +166,7 @@ void CopyToHost(const HostedValues& hosted, const plan::Plan& plan, DraftSegment
         if (place == one.successor) overwritten = std::min(overwritten, i);
       }
     }
-    ENGINE_CHECK(made < overwritten && overwritten != kNever, "{} is overwritten before it is made",
+    ENGINE_CHECK(made < overwritten && overwritten != kNotThere, "{} is overwritten before it is made",
                  plan.values[static_cast<size_t>(one.value)].name);
     waits[overwritten].push_back(copies.size());
     copies.emplace_back(made, CopyOf(one, plan, plan::HostCopy::Direction::kToHost));
@@ -179,13 +179,13 @@ void CopyFromHost(const HostedValues& hosted, const plan::Plan& plan, DraftSegme
   absl::flat_hash_map<size_t, std::vector<size_t>> waits;
   // The layers come back in the order in which the backward pass reads them.
   for (auto one = hosted.values.rbegin(); one != hosted.values.rend(); ++one) {
-    size_t left = kNever, read = kNever;
+    size_t left = kNotThere, read = kNotThere;
     for (size_t i = 0; i < backward->drafts.size(); ++i) {
       const std::vector<plan::BufferRef>& inputs = backward->drafts[i].instruction.inputs;
       if (Has(inputs, one->successor)) left = i;
-      if (read == kNever && Has(inputs, one->value)) read = i;
+      if (read == kNotThere && Has(inputs, one->value)) read = i;
     }
-    ENGINE_CHECK(left < read && read != kNever, "{} is read before its place is free",
+    ENGINE_CHECK(left < read && read != kNotThere, "{} is read before its place is free",
                  plan.values[static_cast<size_t>(one->value)].name);
     waits[read].push_back(copies.size());
     copies.emplace_back(left, CopyOf(*one, plan, plan::HostCopy::Direction::kFromHost));

@@ -27,11 +27,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic("ENGINE INDEX 1\0\0", 16);
-constexpr std::size_t kDigits = 32;
+constexpr std::string_view kOrderMagic("ENGINE INDEX 1\0\0", 16);
+constexpr std::size_t kHashDigits = 32;
 constexpr std::size_t kNumbers = 9;
 constexpr std::size_t kArrays = 3;
-constexpr std::size_t kBody = 16 + 2 * kDigits;  // where the hashed rest begins
+constexpr std::size_t kBody = 16 + 2 * kHashDigits;  // where the hashed rest begins
 constexpr std::size_t kHeader = kBody + (kNumbers + kArrays) * sizeof(std::int64_t);
 constexpr std::int64_t kWorthAFile = 1 << 20;  // bytes
 
@@ -65,9 +65,9 @@ absl::Status Write(const Content& content, const std::string& key, const File& f
     if (status.ok()) status = file.WriteAt(data, static_cast<std::int64_t>(bytes), at);
     at += static_cast<std::int64_t>(bytes);
   };
-  write(kMagic.data(), kMagic.size());
-  write(key.data(), kDigits);
-  write(hasher.HexDigest().data(), kDigits);
+  write(kOrderMagic.data(), kOrderMagic.size());
+  write(key.data(), kHashDigits);
+  write(hasher.HexDigest().data(), kHashDigits);
   each(write);
   if (status.ok()) status = file.Sync();  // some file systems say only then that they are full
   return status;
@@ -79,13 +79,14 @@ std::optional<Content> Map(const std::string& path, const std::string& key) {
   if (!opened.ok()) return std::nullopt;
   const auto file = std::make_shared<const MappedFile>(*std::move(opened));
   const std::span<const std::byte> bytes = file->bytes();
-  if (bytes.size() < kHeader || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0 ||
-      std::memcmp(bytes.data() + kMagic.size(), key.data(), kDigits) != 0) {
+  if (bytes.size() < kHeader || std::memcmp(bytes.data(), kOrderMagic.data(), kOrderMagic.size()) != 0 ||
+      std::memcmp(bytes.data() + kOrderMagic.size(), key.data(), kHashDigits) != 0) {
     return std::nullopt;
   }
   Hasher hasher;
   hasher.Update(bytes.data() + kBody, bytes.size() - kBody);
-  if (std::memcmp(bytes.data() + kMagic.size() + kDigits, hasher.HexDigest().data(), kDigits) != 0)
+  if (std::memcmp(bytes.data() + kOrderMagic.size() + kHashDigits, hasher.HexDigest().data(), kHashDigits) !=
+      0)
     return std::nullopt;
   // The rest is as it was written: its hash says so.
   std::array<std::int64_t, kNumbers + kArrays> numbers;

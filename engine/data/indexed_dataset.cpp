@@ -211,13 +211,17 @@ absl::StatusOr<TokenScan> IndexedDataset::Scan() const {
         min = std::min(min, tokens[i]);
         max = std::max(max, tokens[i]);
       }
-      if (seen == 0 || static_cast<std::int64_t>(min) < scan.min) {
-        scan.min = static_cast<std::int64_t>(min);
-        scan.first_min = seen + (std::find(tokens, tokens + count, min) - tokens);
+      const TokenScan here = {.min = static_cast<std::int64_t>(min),
+                              .max = static_cast<std::int64_t>(max),
+                              .first_max = seen + (std::find(tokens, tokens + count, max) - tokens),
+                              .first_min = seen + (std::find(tokens, tokens + count, min) - tokens)};
+      if (seen == 0 || here.min < scan.min) {
+        scan.min = here.min;
+        scan.first_min = here.first_min;
       }
-      if (seen == 0 || static_cast<std::int64_t>(max) > scan.max) {
-        scan.max = static_cast<std::int64_t>(max);
-        scan.first_max = seen + (std::find(tokens, tokens + count, max) - tokens);
+      if (seen == 0 || here.max > scan.max) {
+        scan.max = here.max;
+        scan.first_max = here.first_max;
       }
     });
     seen += count;

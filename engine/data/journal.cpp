@@ -9,12 +9,12 @@
 namespace engine::data {
 namespace {
 
-constexpr std::size_t kDigits = 32;
+constexpr std::size_t kChecksumDigits = 32;
 
 std::optional<nlohmann::ordered_json> ParseRecord(std::string_view line) {
-  if (line.size() <= kDigits || line[kDigits] != ' ') return std::nullopt;
-  const std::string_view json = line.substr(kDigits + 1);
-  if (HashHex(json) != line.substr(0, kDigits)) return std::nullopt;
+  if (line.size() <= kChecksumDigits || line[kChecksumDigits] != ' ') return std::nullopt;
+  const std::string_view json = line.substr(kChecksumDigits + 1);
+  if (HashHex(json) != line.substr(0, kChecksumDigits)) return std::nullopt;
   nlohmann::ordered_json record = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (record.is_discarded()) return std::nullopt;
   return record;

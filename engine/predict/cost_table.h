@@ -29,7 +29,7 @@ inline constexpr std::array kCudaRates = {
     KernelRate{"linear_wgrad", 0.99},
     KernelRate{"linear_gelu", 0.98},        // writes the activation's input too
     KernelRate{"linear_dgrad_gelu", 0.97},  // reads it
-    KernelRate{"linear_add", 1.07},         // adapters' are bound by memory: 1.07 and 1.14 × as long as predicted
+    KernelRate{"linear_add", 1.07},  // adapters' are bound by memory: 1.07 and 1.14 × as long as predicted
     KernelRate{"linear_dgrad_add", 1.07},
     KernelRate{"linear_cross_entropy", 0.99},
     KernelRate{"linear_fp8", 1.95},

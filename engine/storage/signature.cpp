@@ -76,7 +76,9 @@ std::string CanonicalQuery(Query query) {
   std::string text;
   for (const auto& [name, value] : query) {
     if (!text.empty()) text += '&';
-    text += name + '=' + value;
+    text += name;
+    text += '=';
+    text += value;
   }
   return text;
 }

@@ -11,7 +11,7 @@
 namespace engine::data {
 namespace {
 
-PackIndex Build(const std::vector<std::int32_t>& lengths, const PackIndexOptions& options) {
+PackIndex Pack(const std::vector<std::int32_t>& lengths, const PackIndexOptions& options) {
   absl::StatusOr<PackIndex> index = BuildPackIndex(lengths, options);
   REQUIRE_MESSAGE(index.ok(), Message(index.status()));
   return *std::move(index);
@@ -24,11 +24,11 @@ TEST_CASE("packs are the oracle's, which looks at every pack for every piece") {
   for (const nlohmann::json& oracle_case : Oracle().at("packed")) {
     CAPTURE(oracle_case["sequence_length"].get<int>());
     const PackIndex index =
-        Build(oracle_case["lengths"], {.range = {oracle_case["begin"], oracle_case["end"]},
-                                       .sequence_length = oracle_case["sequence_length"],
-                                       .drops_long = oracle_case["drops_long"],
-                                       .num_samples = oracle_case["num_samples"].get<std::int64_t>(),
-                                       .seed = oracle_case["seed"]});
+        Pack(oracle_case["lengths"], {.range = {oracle_case["begin"], oracle_case["end"]},
+                                      .sequence_length = oracle_case["sequence_length"],
+                                      .drops_long = oracle_case["drops_long"],
+                                      .num_samples = oracle_case["num_samples"].get<std::int64_t>(),
+                                      .seed = oracle_case["seed"]});
     CHECK(index.epochs == oracle_case["epochs"].get<std::int64_t>());
     CHECK(index.facts.cut == oracle_case["cut"].get<std::int64_t>());
     CHECK(index.facts.dropped == oracle_case["dropped"].get<std::int64_t>());
@@ -53,7 +53,7 @@ TEST_CASE("each token is predicted once, and no pack has more than its room") {
     std::vector<std::int32_t> lengths(3000);
     for (std::size_t i = 0; i < lengths.size(); ++i)
       lengths[i] = static_cast<std::int32_t>(PhiloxWord(key, i) % (3 * sequence_length));
-    const PackIndex index = Build(lengths, {.range = {10, 2990}, .sequence_length = sequence_length});
+    const PackIndex index = Pack(lengths, {.range = {10, 2990}, .sequence_length = sequence_length});
     std::vector<std::vector<int>> predicted(lengths.size());
     for (std::size_t i = 0; i < lengths.size(); ++i)
       predicted[i].resize(static_cast<std::size_t>(lengths[i]));
@@ -82,8 +82,8 @@ TEST_CASE("each token is predicted once, and no pack has more than its room") {
 
 TEST_CASE("every epoch has all packs, in an order of its own") {
   const PackIndex index =
-      Build(std::vector<std::int32_t>(50, 7),
-            {.range = {0, 50}, .sequence_length = 13, .num_samples = std::nullopt, .epochs = 3});
+      Pack(std::vector<std::int32_t>(50, 7),
+           {.range = {0, 50}, .sequence_length = 13, .num_samples = std::nullopt, .epochs = 3});
   REQUIRE(index.packs.size() == 26);
   REQUIRE(index.shuffle.size() == 75);
   std::set<std::vector<std::uint32_t>> orders;

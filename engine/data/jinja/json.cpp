@@ -29,14 +29,10 @@ void AppendEscaped(char32_t c, bool ascii_only, std::string_view bytes, std::str
   if (special != std::string_view::npos) {
     *out += '\\';
     *out += kNames[special];
-  } else if (c < 0x20) {
+  } else if (c < 0x20 || (ascii_only && c > 0x7F && c < 0x10000)) {
     unit(static_cast<std::uint32_t>(c));
-  } else if (!ascii_only || c < 0x7F) {
+  } else if (!ascii_only || c <= 0x7F) {
     *out += bytes;
-  } else if (c == 0x7F) {
-    *out += '\x7F';
-  } else if (c < 0x10000) {
-    unit(static_cast<std::uint32_t>(c));
   } else {
     const std::uint32_t rest = static_cast<std::uint32_t>(c) - 0x10000;
     unit(0xD800 + (rest >> 10));

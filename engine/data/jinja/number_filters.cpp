@@ -68,7 +68,7 @@ Value IntOf(Interpreter& in, Place place, const Value& self, const Arguments& a)
 }
 
 Value FloatOf(Interpreter& in, Place place, const Value& self, const Arguments& a) {
-  const Value otherwise = a.values[0].is_undefined() ? Value(0.0) : a.values[0];
+  Value otherwise = a.values[0].is_undefined() ? Value(0.0) : a.values[0];
   if (self.is_undefined()) return in.Fail(place, "an undefined value is no number");
   if (self.is_number()) return self.number();
   if (self.text() == nullptr) return otherwise;
