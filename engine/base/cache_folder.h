@@ -1,4 +1,4 @@
-// Where what can be made again is kept between runs.
+// The folder in which files are kept between runs that can be made again.
 #pragma once
 
 #include <string>

@@ -14,7 +14,8 @@ namespace {
 
 using graph::ValueKind;
 
-// Of a layer's largest value, what stays on the device: a copy of less takes longer to begin than to be made.
+// A value of less than this fraction of its layer's largest stays on the device: its copy would take longer to start than to
+// run.
 constexpr std::int64_t kSmall = 100;
 constexpr size_t kNotThere = std::numeric_limits<size_t>::max();
 
@@ -32,7 +33,8 @@ class ValueTurns {
       for (std::int32_t input : node.inputs) last_forward_[input] = i;
       for (std::int32_t output : node.outputs) unit_[output] = node.unit;
       for (std::int32_t output : node.outputs) made_[output] = written_[output] = i;
-      // What it turns into output 0 in place may have been made at output 0's place (DraftSegment::made_at).
+      // An op that works in place may have found its input at output 0's place already (DraftSegment::made_at): the place is
+      // written to from then on.
       if (node.op == nullptr || node.op->in_place_input < 0) continue;
       const std::int32_t input = node.inputs[static_cast<size_t>(node.op->in_place_input)];
       if (!places.contains(input) && made_.contains(input)) written_[node.outputs[0]] = made_.at(input);

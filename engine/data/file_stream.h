@@ -28,7 +28,7 @@ absl::StatusOr<FileStamp> StampOf(const std::string& path);
 
 class FileStream {
  public:
-  // Of files only regular ones, also behind symbolic links.
+  // A file must be a regular one; symbolic links to one are followed.
   static absl::StatusOr<FileStream> Open(const std::string& path);
 
   // Reads `bytes` bytes to `out`, fewer only where the file ends.
@@ -52,7 +52,8 @@ class FileStream {
   std::unique_ptr<Hasher> hasher_;
 };
 
-// Of the first `bytes` bytes of a file, or of all where it has fewer: as FileStream's after so many.
+// The fingerprint of a file's first `bytes` bytes, or of all of them where it has fewer: what FileStream::Fingerprint gives
+// after reading so many.
 absl::StatusOr<std::string> FingerprintOfFile(const std::string& path, std::int64_t bytes);
 
 }  // namespace engine::data

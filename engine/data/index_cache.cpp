@@ -37,7 +37,7 @@ constexpr std::int64_t kWorthAFile = 1 << 20;  // bytes
 
 constexpr std::size_t Padded(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// What a file holds.
+// The contents of a file.
 struct Content {
   std::array<std::int64_t, kNumbers> numbers = {};
   std::array<std::span<const std::byte>, kArrays> arrays;

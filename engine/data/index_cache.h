@@ -35,7 +35,7 @@ struct BlendView {  // of a BlendIndex
   std::shared_ptr<const void> owner;
 };
 
-// What BuildBlendIndex gives, likewise.
+// The same for what BuildBlendIndex gives.
 absl::StatusOr<BlendView> OpenBlendIndex(const std::string& folder, std::span<const double> weights,
                                          std::int64_t size, std::string* note);
 

@@ -15,7 +15,7 @@
 
 namespace engine::data {
 
-// Of a build that is under way.
+// The state of a build that is under way.
 struct BuildProgress {
   std::size_t inputs = 0;
   std::size_t finished_inputs = 0;

@@ -31,10 +31,10 @@ struct SampleIndex {
   std::int64_t epochs = 0;
   PackFacts facts;                         // of packed ones
   std::span<const std::uint32_t> shuffle;  // sample → row, or pack
-  // Of GptIndex, which is not packed.
+  // The arrays of a GptIndex, which is not packed.
   std::span<const std::int32_t> documents;
   std::span<const SampleStart> starts;
-  // Of PackIndex, which is.
+  // The arrays of a PackIndex, which is.
   std::span<const PackedPiece> pieces;
   std::span<const std::uint32_t> packs;
   std::shared_ptr<const void> owner;  // of what the spans show

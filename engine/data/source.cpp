@@ -204,7 +204,7 @@ absl::Status Source::OpenMask(const recipe::Recipe& recipe, const std::string& k
   const std::string prefix = LossMaskPrefix(member->dataset.prefix());
   std::error_code error;
   if (member->dataset.is_remote()) {
-    // Of what is not there a bucket that may not be listed says that it may not be read.
+    // A bucket that may not be listed answers that what is not there may not be read.
     const absl::Status found = storage::Open(IdxPath(prefix)).status();
     member->mask_is_forbidden = absl::IsPermissionDenied(found);
     if (member->mask_is_forbidden || absl::IsNotFound(found)) return absl::OkStatus();

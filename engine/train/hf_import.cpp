@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <future>
+#include <limits>
+#include <memory>
 #include <utility>
 
 #include "engine/base/file_io.h"
@@ -15,6 +17,7 @@
 #include "engine/base/write_file.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/write.h"
+#include "engine/data/tokenizer.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
@@ -34,9 +37,41 @@ constexpr const char* kRecipeName = "recipe.toml";
 // As TOML writes a text.
 std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
+// The folder's tokenizer, as a recipe names it, and what a user should know of it.
+struct FolderTokenizer {
+  std::string text;  // the keys of [data.tokenizer]
+  std::string note;
+};
+
+// `named`: where the recipe will find the folder's tokenizer.
+FolderTokenizer TokenizerOf(const std::string& folder, const std::string& named, std::int64_t rows) {
+  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer =
+      data::MakeTokenizer({.kind = "file", .path = folder});
+  constexpr const char* kNone = "kind = \"none\"";
+  if (!tokenizer.ok()) {
+    return {kNone,
+            fmt::format(
+                "the recipe has no tokenizer ({}): data must be .bin and .idx files of the model's tokens, "
+                "or source = \"random\"; `engine generate` takes --tokens-in",
+                Message(tokenizer.status()))};
+  }
+  if ((*tokenizer)->vocab_size() > rows) {
+    return {
+        kNone,
+        fmt::format(
+            "the recipe has no tokenizer: the folder's has {} tokens, the model's table of tokens {} rows",
+            (*tokenizer)->vocab_size(), rows)};
+  }
+  return {fmt::format("kind = \"file\"\npath = {}", Quoted(named)),
+          fmt::format(
+              "the recipe begins with random tokens; `engine data build --tokenizer file --tokenizer-path {} "
+              "--append-eod --input TEXT.jsonl --output-prefix PREFIX` makes data of the model's own",
+              named)};
+}
+
 // The sections that a model's text does not have. They are a beginning for fine-tuning, and pass `engine check`.
 std::string WithTraining(const std::string& model, const std::string& folder, const std::string& weights,
-                         std::int64_t sequence) {
+                         std::int64_t sequence, const std::string& tokenizer) {
   return fmt::format(
       R"(# Made of {} by `engine import hf`. The model is the folder's; what follows its text is a beginning.
 {}
@@ -46,13 +81,13 @@ global_batch = 8
 micro_batch = 1
 iterations = 100
 
-# Real data: paths = ["PREFIX"] of PREFIX.bin and PREFIX.idx, tokens that the model's own tokenizer has made, in place of `source`.
+# Real data: paths = ["PREFIX_text_document"] of `engine data build` with the model's own tokenizer, in place of `source`.
 [data]
 source = "random"
 sequence_length = {}
 
 [data.tokenizer]
-kind = "none"
+{}
 
 [optimizer]
 learning_rate = 1e-5
@@ -68,7 +103,7 @@ warmup_fraction = 0.03
 # [precision]
 # compute = "bf16"
 )",
-      folder, model, Quoted(weights), sequence);
+      folder, model, Quoted(weights), sequence, tokenizer);
 }
 
 std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
@@ -81,14 +116,18 @@ std::int64_t SequenceFor(const hf::ModelFolder& opened) {
   return std::clamp<std::int64_t>(positions->shape[0] - kOtherRows, 1, kTokens);
 }
 
-HfImport Described(const hf::ModelFolder& opened, const std::string& folder, const std::string& weights) {
+// `companions`: the folder that will have the source's tokenizer.
+HfImport Described(const hf::ModelFolder& opened, const std::string& folder, const std::string& weights,
+                   const std::string& companions) {
+  const TensorInfo* table = opened.weights->Find("embedding.tokens");
+  const std::int64_t rows = table == nullptr ? std::numeric_limits<std::int64_t>::max() : table->shape[0];
+  const FolderTokenizer tokenizer = TokenizerOf(folder, companions, rows);
   HfImport import{.family = opened.model.family,
-                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights, SequenceFor(opened)),
+                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights, SequenceFor(opened),
+                                         tokenizer.text),
                   .notes = opened.model.notes};
   for (const TensorInfo& tensor : opened.weights->tensors()) import.parameters += tensor.shape.elements();
-  import.notes.emplace_back(
-      "the folder's tokenizer is not read yet: data must be .bin and .idx files of its tokens, or "
-      "source = \"random\"; `engine generate` takes --tokens-in");
+  import.notes.push_back(tokenizer.note);
   return import;
 }
 
@@ -206,7 +245,7 @@ absl::Status WriteRun(const hf::ModelFolder& opened, const HfImport& import, con
 
 absl::StatusOr<HfImport> RecipeOfHf(const std::string& folder) {
   ASSIGN_OR_RETURN(const hf::ModelFolder opened, hf::OpenModelFolder(folder));
-  return Described(opened, folder, Absolute(folder));
+  return Described(opened, folder, Absolute(folder), Absolute(folder));
 }
 
 absl::StatusOr<HfImport> ImportHf(const std::string& folder, const std::string& out,
@@ -217,7 +256,8 @@ absl::StatusOr<HfImport> ImportHf(const std::string& folder, const std::string& 
   }
   ASSIGN_OR_RETURN(const hf::ModelFolder opened, hf::OpenModelFolder(folder));
   const std::string final = Absolute(out);
-  HfImport import = Described(opened, folder, checkpoint::IterationPath(CheckpointRoot(final), 0));
+  HfImport import = Described(opened, folder, checkpoint::IterationPath(CheckpointRoot(final), 0),
+                              (fs::path(final) / kSourceFolder).string());
   const std::string temporary = fmt::format("{}.importing-{}", final, getpid());
   fs::create_directories(temporary, error);
   if (error) return Unavailable("{}: cannot create: {}", temporary, error.message());

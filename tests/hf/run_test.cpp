@@ -4,11 +4,14 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/data/tokenizer.h"
 #include "engine/hf/compare.h"
 #include "engine/hf/family_def.h"
 #include "engine/hf/folder.h"
@@ -265,6 +268,59 @@ TEST_CASE("an imported run goes on from its weights with a new optimizer, in wha
   MustExport(folder / "run", folder / "out", {.dtype = "bf16"});
   MustExport(folder / "run", folder / "first", {.iteration = 0});
   CHECK(NamesOf(BytesOf(folder / "first")) == NamesOf(BytesOf(folder / "model")));
+}
+
+TEST_CASE("an imported run names the folder's tokenizer, where that can be its model's") {
+  const OracleFile oracle;
+  const TempDir folder;
+  fs::create_directories(folder / "model");
+  WriteModel(folder / "model", oracle.config("llama"), oracle.Tensors("llama"), true);
+  const std::int64_t rows = oracle.config("llama")["vocab_size"].get<std::int64_t>();
+  const auto import = [&](const std::string& out) {
+    const absl::StatusOr<train::HfImport> imported =
+        train::ImportHf(folder / "model", folder / out, CpuDevice().profile);
+    REQUIRE_MESSAGE(imported.ok(), Message(imported.status()));
+    const recipe::LoadResult loaded = model::Load(folder / out + "/recipe.toml");
+    REQUIRE(loaded.ok());
+    return std::pair(loaded.recipe.data.tokenizer, imported->notes.back());
+  };
+  const auto [none, why] = import("bare");
+  CHECK(none.kind == "none");
+  CHECK(Contains(why, "has no tokenizer: no tokenizer.json"));
+  // Words, of which the last ends a document.
+  const auto write = [&](std::int64_t words) {
+    nlohmann::json vocab;
+    for (std::int64_t w = 0; w + 1 < words; ++w) vocab["w" + std::to_string(w)] = w;
+    vocab["</s>"] = words - 1;
+    const nlohmann::json file = {{"version", "1.0"},
+                                 {"added_tokens",
+                                  {{{"id", words - 1},
+                                    {"content", "</s>"},
+                                    {"special", true},
+                                    {"single_word", false},
+                                    {"lstrip", false},
+                                    {"rstrip", false},
+                                    {"normalized", false}}}},
+                                 {"normalizer", nullptr},
+                                 {"pre_tokenizer", {{"type", "Whitespace"}}},
+                                 {"post_processor", nullptr},
+                                 {"decoder", nullptr},
+                                 {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "w0"}}}};
+    std::ofstream(folder / "model" + "/tokenizer.json") << file.dump();
+  };
+  write(rows);
+  const auto [own, next] = import("run");
+  CHECK(own.kind == "file");
+  CHECK(own.path == folder / "run" + "/hf");
+  CHECK(Contains(next, "--tokenizer-path " + own.path));
+  const auto tokenizer = data::MakeTokenizer(own);
+  REQUIRE_MESSAGE(tokenizer.ok(), Message(tokenizer.status()));
+  CHECK((*tokenizer)->vocab_size() == rows);
+  write(rows + 1);
+  const auto [larger, too_many] = import("larger");
+  CHECK(larger.kind == "none");
+  CHECK(
+      Contains(too_many, fmt::format("has {} tokens, the model's table of tokens {} rows", rows + 1, rows)));
 }
 
 TEST_CASE("what cannot be imported or exported is refused, and nothing is left") {

@@ -69,7 +69,7 @@ class Lexer {
     Tag(tag, kind == '{');
   }
 
-  // Of the text before a tag, what the tag leaves.
+  // The part of the text before a tag that the tag leaves in place.
   std::string_view WithoutSpaceBefore(std::string_view text, std::size_t tag, bool is_print) const {
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
     if (sign == '-') return Strip(text, nullptr, false, true);
@@ -80,7 +80,7 @@ class Lexer {
     return at_line_start && IsAllSpace(text.substr(line)) ? text.substr(0, line) : text;
   }
 
-  // Behind the end of a tag, "%}" or "#}", whose sign is `sign`.
+  // Moves behind the end of a tag, "%}" or "#}", whose sign is `sign`.
   void SkipBehind(char sign) {
     if (sign == '-') {
       SkipSpace();

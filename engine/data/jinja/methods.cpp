@@ -54,7 +54,7 @@ Value SplitLinesOf(Interpreter& in, Place place, const Value& self, const Argume
   return TextList(in, place, SplitLines(Self(self)));
 }
 
-// Of one string, or any of a tuple of them.
+// Whether one string fits, or any of a tuple of them.
 template <bool kEnd>
 Value AffixOf(Interpreter& in, Place place, const Value& self, const Arguments& a) {
   const auto holds = [&](const Value& affix) {
@@ -89,7 +89,7 @@ Value CaseOf(Interpreter& in, Place place, const Value& self, const Arguments&) 
   return ChangedCase(in, place, Self(self), kChange);
 }
 
-// In code points; -1: it is not there.
+// The place, counted in code points; -1: it is not there.
 template <bool kFromRight>
 Value FindOf(Interpreter& in, Place place, const Value& self, const Arguments& a) {
   const std::string* part = a.values[0].text();

@@ -238,7 +238,7 @@ ExpressionPtr Parser::ParseMembers(ExpressionPtr of) {
   return of;
 }
 
-// Behind "[".
+// Reads what stands behind "[".
 ExpressionPtr Parser::ParseSubscript(ExpressionPtr of) {
   const Place place = now().place;
   ExpressionPtr bounds[3];
@@ -279,7 +279,7 @@ ExpressionPtr Parser::ParseFiltersAndTests(ExpressionPtr of) {
   return of;
 }
 
-// Behind "|".
+// Reads what stands behind "|".
 ExpressionPtr Parser::ParseFilter(ExpressionPtr of) {
   Expression filter{.kind = ExpressionKind::kFilter, .place = now().place};
   filter.name = TakeAnyName("the name of a filter");

@@ -131,7 +131,7 @@ Body Parser::ParseBlock(const std::vector<std::string_view>& ends) {
   return ParseBody(ends);
 }
 
-// Behind the name of the statement; the end of its last tag is taken too.
+// Reads a statement from behind its name to the end of its last tag.
 std::unique_ptr<const Statement> Parser::ParseStatement() {
   Statement statement{.place = now().place};
   const std::string name = TakeAnyName("the name of a statement");

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kMostSourceBytes = std::size_t{1} << 20;
 
-// With "\n" as the only line break, and without one at the end.
+// The text with "\n" as its only line break, and without one at the end.
 std::string WithPlainNewlines(std::string_view source) {
   std::string plain;
   for (std::size_t i = 0; i < source.size(); ++i) {

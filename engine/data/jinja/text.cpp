@@ -36,7 +36,7 @@ char32_t CodePointOf(std::string_view character) {
 
 bool IsSpaceCharacter(std::string_view character) { return IsSpace(CodePointOf(character)); }
 
-// Behind white space at the beginning.
+// The text without the white space at its beginning.
 std::string_view WithoutSpace(std::string_view text) { return Strip(text, nullptr, true, false); }
 
 std::size_t WordLength(std::string_view text) {

@@ -8,7 +8,7 @@ namespace {
 
 using Type = ThriftReader::Type;
 
-// Of the union LogicalType, by its field.
+// The member of the union LogicalType that is set, by its field.
 bool IsTextType(int field) {
   constexpr int kString = 1;
   constexpr int kEnum = 4;

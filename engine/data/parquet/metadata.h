@@ -85,7 +85,7 @@ struct PageHeader {
   bool is_compressed = true;
 };
 
-// Of the page at the beginning of `bytes`; nullopt: it is not whole there, or is none.
+// The header of the page at the beginning of `bytes`; nullopt: it is not whole there, or is none.
 std::optional<PageHeader> ParsePageHeader(std::string_view bytes);
 
 }  // namespace engine::parquet

@@ -72,7 +72,7 @@ class Table {
   absl::StatusOr<Page> ReadHeader(std::int64_t at, std::int64_t end) const;
   // The index behind the node and all below it.
   std::size_t Behind(std::size_t node) const;
-  // Of all columns of texts, for a message.
+  // The names of all columns of texts, for a message.
   std::string TextNames() const;
 
   File file_;

@@ -29,7 +29,7 @@ inline Mask Join(int first, int second) {
   return static_cast<std::uint32_t>(first) | Mask{static_cast<std::uint32_t>(second)} << 32;
 }
 
-// Of the bytes that have this bit.
+// A mask of the bytes that have this bit.
 template <int bit>
 inline Mask Having(__m256i first, __m256i second) {
   constexpr int kShift = bit == 128  ? 0

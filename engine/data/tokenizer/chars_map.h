@@ -25,7 +25,7 @@ class CharsMap {
     std::size_t bytes;  // of the string
     std::string_view becomes;
   };
-  // Of a string of one ASCII character.
+  // The value of a string of one ASCII character.
   const std::optional<Match>& OfAscii(char c) const { return of_ascii_[static_cast<unsigned char>(c)]; }
   // The shortest and the longest string of the table that `text` begins with.
   std::optional<Match> Shortest(std::string_view text) const { return Find(text, /*longest=*/false); }

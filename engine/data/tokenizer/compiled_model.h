@@ -13,7 +13,7 @@
 
 namespace engine::tokenizer {
 
-// Of a BPE, which alone has files large enough.
+// Only a BPE has a compiled copy: other models' files are not large enough.
 struct CompiledModel {
   std::string rest;  // the tokenizer.json without model.vocab and model.merges
   Vocabulary vocabulary;

@@ -70,7 +70,7 @@ class JsonFile {
  public:
   // InvalidArgument with line and column where the text is not JSON.
   static absl::StatusOr<std::unique_ptr<JsonFile>> Open(const std::string& path);
-  // Of the text of a file, which is needed no more afterwards.
+  // Takes the text of a file, which is not needed afterwards.
   static absl::StatusOr<std::unique_ptr<JsonFile>> Parse(const std::string& path, std::string_view text);
 
   JsonPlace Root();

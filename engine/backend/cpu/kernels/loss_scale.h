@@ -1,4 +1,5 @@
-// What gradients of losses are multiplied by, of the control block: the loss scale, and of losses of labels the label factor.
+// The numbers of the control block by which gradients of losses are multiplied: all of them by the loss scale, those of losses
+// of labels by the label factor too.
 #pragma once
 
 #include "engine/backend/kernel.h"

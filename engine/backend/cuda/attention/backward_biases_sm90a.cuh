@@ -54,7 +54,7 @@ struct BiasGradients {
     return p.distance_sums + (block * kOwnKeyWarps + warp) * (2 * p.common.distance + 1);
   }
 };
-// What forms without biases by distance have in its place: nothing.
+// An empty type, which stands in for BiasGradients in the forms that have no biases by distance.
 struct NoBiasGradients {
   __device__ __forceinline__ void Begin() {}
   template <typename... Of>

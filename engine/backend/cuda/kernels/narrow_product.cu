@@ -50,7 +50,7 @@ __device__ __forceinline__ std::uint32_t Terms(const T* w, std::int64_t column, 
   }
 }
 
-// What a thread has of 16 rows. kSteps: terms / 16.
+// A thread's share of 16 rows. kSteps: terms / 16.
 template <typename T, int kSteps>
 struct Tile {
   Pack8<T> sums[2][kGroups];       // of rows row_of and row_of + 8
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
   }
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * rows_each;
   const std::int64_t end_row = first_row + rows_each < rows ? first_row + rows_each : rows;
-  // What the next tiles of rows need is read before these are written: c may be y, but no row is two tiles'.
+  // Each turn reads the next 16 rows before it writes its own. That is safe where c is y, as a row belongs to one tile alone.
   Tile<T, kSteps> now, next;
   now.Read(a, c, first_row, rows, first_column, columns, in_row, row_of);
   for (std::int64_t row = first_row; row < end_row; row += kTileRows) {
