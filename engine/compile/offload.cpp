@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "engine/graph/op.h"
@@ -121,27 +122,29 @@ HostedValues FindHosted(const plan::Plan& plan, const CutGraph& graph, std::int3
   const ValueTurns turns(graph, chunk, saved);
   absl::flat_hash_set<std::int32_t> sent;
   for (const plan::Transfer& transfer : plan.transfers) sent.insert(transfer.value);
-  std::vector<std::int32_t> blocks;                                 // units, ascending
-  absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> of;  // by unit
+  const auto bytes = [&](std::int32_t v) { return graph.local.values[static_cast<size_t>(v)].local_bytes(); };
+  struct Layer {
+    std::int64_t most = 0;               // bytes of the largest value
+    std::vector<std::int32_t> may_wait;  // values
+  };
+  std::map<std::int32_t, Layer> of_unit;
   for (std::int32_t v : saved) {
     const std::int32_t unit = turns.UnitOf(v);
-    const bool stays = unit < 0 || plan.units[static_cast<size_t>(unit)].kind != graph::Unit::Kind::kBlock ||
-                       graph.local.values[static_cast<size_t>(v)].kind != ValueKind::kActivation ||
+    if (unit < 0 || plan.units[static_cast<size_t>(unit)].kind != graph::Unit::Kind::kBlock) continue;
+    Layer& layer = of_unit[unit];
+    layer.most = std::max(layer.most, bytes(v));
+    const bool stays = graph.local.values[static_cast<size_t>(v)].kind != ValueKind::kActivation ||
                        turns.ReadLate(v) || sent.contains(graph.base + v);
-    if (stays) continue;
-    if (of[unit].empty()) blocks.push_back(unit);
-    of[unit].push_back(v);
+    if (!stays) layer.may_wait.push_back(v);
   }
-  std::sort(blocks.begin(), blocks.end());
-  const auto bytes = [&](std::int32_t v) { return graph.local.values[static_cast<size_t>(v)].local_bytes(); };
+  std::vector<Layer> blocks;
+  blocks.reserve(of_unit.size());
+  for (auto& [unit, layer] : of_unit) blocks.push_back(std::move(layer));
   const size_t distance = blocks.size() - std::min(blocks.size(), static_cast<size_t>(layers));
   for (size_t b = 0; b + distance < blocks.size() && distance > 0; ++b) {
-    std::vector<std::int32_t> free = of[blocks[b + distance]];
-    const std::vector<std::int32_t>& own = of[blocks[b]];
-    const std::int64_t most =
-        bytes(*std::max_element(own.begin(), own.end(), [&](auto x, auto y) { return bytes(x) < bytes(y); }));
-    for (std::int32_t v : own) {
-      if (bytes(v) < most / kSmall) continue;
+    std::vector<std::int32_t> free = blocks[b + distance].may_wait;
+    for (std::int32_t v : blocks[b].may_wait) {
+      if (bytes(v) < blocks[b].most / kSmall) continue;
       const auto like = std::find_if(free.begin(), free.end(), [&](std::int32_t other) {
         return bytes(other) == bytes(v) && turns.TakesTurns(v, other);
       });

@@ -17,7 +17,7 @@ class Journal {
   // Opens the file, or makes it. The first line that is not whole, as a crash leaves one, is cut off with all behind it.
   static absl::StatusOr<Journal> Open(const std::string& path);
 
-  // The bytes that the file had when it was opened.
+  // The records that the file had when it was opened.
   const std::vector<nlohmann::ordered_json>& records() const { return records_; }
 
   // The record is on the disk when this returns. Bytes that are no UTF-8 become U+FFFD.

@@ -74,7 +74,7 @@ class Rooms {
   std::vector<std::int32_t> next_;              // by pack
 };
 
-// Documents in the order of the data set.
+// The pieces to pack, in the order of the data set.
 std::vector<PackedPiece> Pieces(std::span<const std::int32_t> lengths, const PackIndexOptions& options,
                                 PackFacts* facts) {
   const std::int64_t room = options.sequence_length + 1;
@@ -98,7 +98,7 @@ std::vector<PackedPiece> Pieces(std::span<const std::int32_t> lengths, const Pac
   return pieces;
 }
 
-// Documents from the longest to the shortest; equal ones keep their order.
+// Sorts pieces from the longest to the shortest; equal ones keep their order.
 void SortByLength(std::int64_t longest, std::vector<PackedPiece>* pieces) {
   std::vector<std::size_t> places(static_cast<std::size_t>(longest) + 1);
   for (const PackedPiece& piece : *pieces) ++places[static_cast<std::size_t>(longest - piece.tokens)];

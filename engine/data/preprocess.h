@@ -15,7 +15,7 @@
 
 namespace engine::data {
 
-// The state of a build that is under way.
+// How far a build that is under way has come.
 struct BuildProgress {
   std::size_t inputs = 0;
   std::size_t finished_inputs = 0;

@@ -1,4 +1,5 @@
-// Conversions beside computation: what they read and write is theirs until something has waited for them.
+// Conversions, and copies to and from the host, beside computation: what they read and write is theirs until something has
+// waited for them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ class ConversionsUnderWay {
   explicit ConversionsUnderWay(const plan::Plan& plan) : plan_(plan) {}
 
   void Clear() { under_way_.clear(); }
-  // Waits name conversions that are under way, and what the i-th instruction reads and writes is no longer used
+  // Waits name conversions or copies that are under way, and what the i-th instruction reads and writes is no longer used
   // by any that still is.
   absl::Status Check(const plan::Segment& segment, std::size_t i);
 

@@ -30,6 +30,7 @@ TEST_CASE("a run whose first layers wait in the host's memory has the bits of on
       {kLlamaLike, {"model.layers=6", "recompute.granularity=cheap"}, 3},
       {kGptLike, {"model.layers=6", "recompute.granularity=full"}, 4},
       {kLlamaLike, {"model.layers=6", "training.micro_batch=2"}, 3},  // sums over microbatches
+      {kLlamaLike, {"model.layers=6", "lora.rank=4", "recompute.granularity=cheap"}, 3},
       {kGptLike, {"model.layers=8", "parallelism.pp=2", "training.micro_batch=2"}, 2},
       {kLlamaLike,
        {"model.layers=12", "parallelism.pp=2", "parallelism.virtual_stages=2", "training.micro_batch=2"},

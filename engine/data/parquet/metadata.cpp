@@ -8,7 +8,7 @@ namespace {
 
 using Type = ThriftReader::Type;
 
-// The member of the union LogicalType that is set, by its field.
+// Whether a member of the union LogicalType, told by its field, is a type of texts.
 bool IsTextType(int field) {
   constexpr int kString = 1;
   constexpr int kEnum = 4;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "engine/data/tokenizer/block_scanner.h"
+#include "engine/data/tokenizer/contraction.h"
 
 namespace engine::tokenizer {
 namespace {
@@ -63,29 +64,6 @@ constexpr Rules RulesOf(Scanner scanner) {
       return {.digits = 3, .contractions = false, .digits_end_all = true};
   }
   return {};
-}
-
-// Bytes of a contraction at the beginning of these, of which the first is a quote; 0: none.
-inline std::size_t ContractionBytes(const char* at, std::size_t count, bool folds) {
-  if (count < 2) return 0;
-  const auto letter = [&](int i) {
-    const char c = at[i];
-    return folds && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  };
-  switch (letter(1)) {
-    case 's':
-    case 't':
-    case 'm':
-    case 'd':
-      return 2;
-    case 'r':
-    case 'v':
-      return count > 2 && letter(2) == 'e' ? 3 : 0;
-    case 'l':
-      return count > 2 && letter(2) == 'l' ? 3 : 0;
-    default:
-      return 0;
-  }
 }
 
 // Where words begin in the `count` bytes at `at` behind the first of them, where one begins. *open: something follows that

@@ -13,7 +13,7 @@
 
 namespace engine::tokenizer {
 
-// Only a BPE has a compiled copy: other models' files are not large enough.
+// A model as it is kept in a compiled copy: a BPE, as no other model has files that are large enough to need one.
 struct CompiledModel {
   std::string rest;  // the tokenizer.json without model.vocab and model.merges
   Vocabulary vocabulary;

@@ -9,6 +9,7 @@
 #include <bit>
 
 #include "engine/data/tokenizer/block_scanner.h"
+#include "engine/data/tokenizer/contraction.h"
 #include "engine/data/tokenizer/unicode.h"
 
 namespace engine::tokenizer {
@@ -131,27 +132,12 @@ class Cursor {
   Kind kind_ = 0;
 };
 
-// Bytes of a contraction ('s 't 're 've 'm 'll 'd) at `at`, in any case where `folds`; 0: there is none.
+// Bytes of a contraction at `at`, in any case where `folds`, where U+017F is an s as well; 0: there is none.
 std::size_t Contraction(const char* at, const char* end, bool folds) {
-  if (end - at < 2 || *at != '\'') return 0;
-  const auto letter = [&](int i) {
-    const char c = at[i];
-    return folds && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  };
-  switch (letter(1)) {
-    case 's':
-    case 't':
-    case 'm':
-    case 'd':
-      return 2;
-    case 'r':
-    case 'v':
-      return end - at >= 3 && letter(2) == 'e' ? 3 : 0;
-    case 'l':
-      return end - at >= 3 && letter(2) == 'l' ? 3 : 0;
-    default:
-      return folds && end - at >= 3 && at[1] == '\xC5' && at[2] == '\xBF' ? 3 : 0;  // U+017F folds to s
-  }
+  if (at == end || *at != '\'') return 0;
+  const auto count = static_cast<std::size_t>(end - at);
+  if (const std::size_t bytes = ContractionBytes(at, count, folds); bytes > 0) return bytes;
+  return folds && count >= 3 && at[1] == '\xC5' && at[2] == '\xBF' ? 3 : 0;
 }
 
 // \s*[\r\n]+|\s+(?!\S)|\s+ where white space begins; without the first of the three where no `newlines`.
