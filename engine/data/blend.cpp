@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "engine/base/status.h"
 
@@ -34,84 +37,77 @@ double PairwiseSum(std::span<const double> values) {
   return sum;
 }
 
-// Finds the data set that lags most. Of 16 data sets at a time it remembers how far they lagged at most when it last looked; since then
-// that has grown by no more than the largest share a sample, and where that cannot reach the most of all it does not look.
+// Takes one sample after the other from the data set that lags most. Of a block of samples only some data sets can be taken from, and
+// only among those is looked. For before the block as many data sets lag by `least` or more as it has samples, so that until its end one
+// of them has not been taken from, and lags by no less: one that cannot come to lag by `least` within the block is not taken from.
 class Laggards {
  public:
   explicit Laggards(std::span<const double> shares)
-      : shares_(shares.begin(), shares.end()),
-        counts_(shares.size(), 0),
-        groups_((shares.size() + kSize - 1) / kSize) {
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      for (std::size_t k = g * kSize; k < End(g); ++k)
-        groups_[g].largest_share = std::max(groups_[g].largest_share, shares_[k]);
-      groups_[g].bound_at_0 = std::numeric_limits<double>::infinity();
+      : shares_(shares.begin(), shares.end()), counts_(shares.size(), 0), lags_(shares.size()) {}
+
+  static constexpr std::size_t kBlock = 32;
+
+  // Looks for those that samples [begin, begin + kBlock) may come from.
+  void BeginBlock(std::size_t begin) {
+    for (const Candidate& candidate : candidates_) counts_[candidate.set] = candidate.count;
+    const double drawn = Drawn(begin);
+    for (std::size_t k = 0; k < shares_.size(); ++k) lags_[k] = shares_[k] * drawn - counts_[k];
+    const double least = Least();
+    const double ahead = static_cast<double>(kBlock);
+    // More than rounding moves a lag of numbers up to `drawn`: four times 2^-53 · drawn.
+    const double slack = (drawn + ahead) * 1e-15 + 1e-12;
+    candidates_.clear();
+    for (std::size_t k = 0; k < shares_.size(); ++k) {
+      if (lags_[k] + shares_[k] * ahead + slack < least) continue;
+      candidates_.push_back({.share = shares_[k], .count = counts_[k], .set = static_cast<std::int16_t>(k)});
     }
   }
 
-  // The first data set of those that lag most when `drawn` samples are; it is then one sample further.
-  std::pair<std::size_t, std::int64_t> Take(double drawn) {
-    // More than rounding moves a lag or a bound, of numbers up to `drawn`: four times 2^-53 · drawn.
-    const double slack = drawn * 1e-15 + 1e-12;
-    const auto bound = [&](const Group& group) {
-      return group.bound_at_0 + group.largest_share * drawn + slack;
-    };
-    std::size_t likely = 0;
-    for (std::size_t g = 1; g < groups_.size(); ++g) {
-      if (bound(groups_[g]) > bound(groups_[likely])) likely = g;
+  // The data set and its sample that sample i of the block is: of those that lag most, the first.
+  std::pair<std::int16_t, std::int64_t> Take(std::size_t i) {
+    const double drawn = Drawn(i);
+    Candidate* most = &candidates_.front();
+    double lag = most->share * drawn - most->count;
+    for (Candidate& candidate : std::span(candidates_).subspan(1)) {
+      const double of = candidate.share * drawn - candidate.count;
+      if (of <= lag) continue;
+      lag = of;
+      most = &candidate;
     }
-    Seen best = Look(likely, drawn);
-    std::size_t of = likely;
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      if (g == likely || bound(groups_[g]) < best.most) continue;
-      const Seen seen = Look(g, drawn);
-      if (seen.most < best.most || (seen.most == best.most && seen.set > best.set)) continue;
-      best = seen;
-      of = g;
-    }
-    Remember(of, std::max(best.second, best.most - 1), drawn);
-    return {best.set, counts_[best.set]++};
+    const auto sample = static_cast<std::int64_t>(most->count);
+    most->count += 1;
+    return {most->set, sample};
   }
 
  private:
-  static constexpr std::size_t kSize = 16;
-  struct Group {
-    double largest_share = 0;
-    double bound_at_0 = 0;  // of how far one of them lags, less what it grows by since sample 0
-  };
-  struct Seen {
-    std::size_t set = 0;  // the first of those that lag most
-    double most = 0;
-    double second = -std::numeric_limits<double>::infinity();  // how far the next one lags
+  struct Candidate {
+    double share = 0;
+    double count = 0;
+    std::int16_t set = 0;
   };
 
-  std::size_t End(std::size_t group) const { return std::min((group + 1) * kSize, shares_.size()); }
+  static double Drawn(std::size_t sample) { return std::max(static_cast<double>(sample), 1.0); }
 
-  Seen Look(std::size_t group, double drawn) {
-    const auto lag = [&](std::size_t k) { return shares_[k] * drawn - static_cast<double>(counts_[k]); };
-    Seen seen = {.set = group * kSize, .most = lag(group * kSize)};
-    for (std::size_t k = group * kSize + 1; k < End(group); ++k) {
-      const double of = lag(k);
-      if (of > seen.most) {
-        seen.second = seen.most;
-        seen.most = of;
-        seen.set = k;
-      } else {
-        seen.second = std::max(seen.second, of);
-      }
+  // By which at least kBlock data sets lag. That of the block before will do while not many more lag by it.
+  double Least() {
+    if (lags_.size() <= kBlock) return -std::numeric_limits<double>::infinity();
+    const auto lagging = static_cast<std::size_t>(
+        std::count_if(lags_.begin(), lags_.end(), [&](double lag) { return lag >= least_; }));
+    if (lagging < kBlock || lagging > 3 * kBlock) {
+      sorted_ = lags_;
+      const auto at = sorted_.begin() + static_cast<std::ptrdiff_t>(std::min(2 * kBlock, sorted_.size()) - 1);
+      std::nth_element(sorted_.begin(), at, sorted_.end(), std::greater<>());
+      least_ = *at;
     }
-    Remember(group, seen.most, drawn);
-    return seen;
-  }
-
-  // When `drawn` samples are, none of the group lags more than `most`.
-  void Remember(std::size_t group, double most, double drawn) {
-    groups_[group].bound_at_0 = most - groups_[group].largest_share * drawn;
+    return least_;
   }
 
   std::vector<double> shares_;
-  std::vector<std::int64_t> counts_;
-  std::vector<Group> groups_;
+  std::vector<double> counts_;  // below 2^53; those of candidates are in candidates_
+  std::vector<double> lags_;
+  std::vector<double> sorted_;
+  std::vector<Candidate> candidates_;
+  double least_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace
@@ -157,9 +153,8 @@ absl::StatusOr<BlendIndex> BuildBlendIndex(std::span<const double> weights, std:
   index.samples.resize(static_cast<std::size_t>(size));
   Laggards laggards(shares);
   for (std::size_t i = 0; i < index.datasets.size(); ++i) {
-    const auto [set, sample] = laggards.Take(std::max(static_cast<double>(i), 1.0));
-    index.datasets[i] = static_cast<std::int16_t>(set);
-    index.samples[i] = sample;
+    if (i % Laggards::kBlock == 0) laggards.BeginBlock(i);
+    std::tie(index.datasets[i], index.samples[i]) = laggards.Take(i);
   }
   return index;
 }

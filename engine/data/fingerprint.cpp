@@ -31,6 +31,7 @@ std::string FingerprintOfBlocks(std::span<const std::byte> bytes, std::size_t bl
   Hasher hasher;
   for (std::size_t i = 0; i < blocks; ++i) {
     const std::size_t begin = last / (blocks - 1) * i + last % (blocks - 1) * i / (blocks - 1);
+    StartReading(bytes.subspan(begin, kBlockBytes));
     hasher.Update(bytes.data() + begin, kBlockBytes);
   }
   return fmt::format("{} bytes, xxh3_128 of {} blocks {}", bytes.size(), blocks, hasher.HexDigest());

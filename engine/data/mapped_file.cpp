@@ -1,8 +1,10 @@
 #include "engine/data/mapped_file.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <utility>
 
 #include "engine/base/status.h"
@@ -10,12 +12,21 @@
 
 namespace engine::data {
 
-absl::StatusOr<MappedFile> MappedFile::Open(const std::string& name) {
+void StartReading(std::span<const std::byte> mapped) {
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t end = begin + mapped.size();
+  const std::uintptr_t first = begin / page * page;
+  if (end - first > page) madvise(reinterpret_cast<void*>(first), end - first, MADV_WILLNEED);
+}
+
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& name, Access access) {
   ASSIGN_OR_RETURN(const File file, storage::OpenCopy(name));
   ASSIGN_OR_RETURN(const std::int64_t bytes, file.Size());
   const auto size = static_cast<std::size_t>(bytes);
   void* address = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (address == MAP_FAILED) return SystemError("map", file.path(), errno);
+  if (access == Access::kRandom && size > 0) madvise(address, size, MADV_RANDOM);  // which may be refused
   return MappedFile({static_cast<const std::byte*>(address), size});
 }
 

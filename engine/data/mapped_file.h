@@ -10,9 +10,16 @@
 
 namespace engine::data {
 
+// How a file will be read: from its beginning to its end, or here and there, where the system's reading ahead (megabytes on some
+// disks, for each place) would be for nothing.
+enum class Access { kSequential, kRandom };
+
+// Begins to read what lies there of a mapped file, and returns; without it each page of a file of random access is a read by itself.
+void StartReading(std::span<const std::byte> mapped);
+
 class MappedFile {
  public:
-  static absl::StatusOr<MappedFile> Open(const std::string& name);
+  static absl::StatusOr<MappedFile> Open(const std::string& name, Access access = Access::kSequential);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();

@@ -11,8 +11,22 @@
 namespace engine::data {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;      // of an object
+constexpr std::int64_t kPieceOfAFile = std::int64_t{128} << 10;  // the system reads so much at once
 constexpr std::int64_t kPiecesAhead = 8;
+
+// Calls visit(offset, bytes) for the pieces of [begin, end), one behind the other, with start(offset, bytes) called for each before,
+// some pieces ahead.
+template <typename Start, typename Piece>
+absl::Status InPieces(std::int64_t begin, std::int64_t end, std::int64_t piece, const Start& start,
+                      const Piece& visit) {
+  for (std::int64_t at = begin, started = begin; at < end; at += piece) {
+    for (; started < end && started < at + kPiecesAhead * piece; started += piece)
+      start(started, std::min(piece, end - started));
+    RETURN_IF_ERROR(visit(at, std::min(piece, end - at)));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -22,7 +36,7 @@ absl::StatusOr<TokenBytes> TokenBytes::Open(const std::string& name) {
     ASSIGN_OR_RETURN(std::shared_ptr<const storage::Object> object, storage::Open(name));
     bytes.remote_.emplace(std::move(object));
   } else {
-    ASSIGN_OR_RETURN(bytes.file_, MappedFile::Open(name));
+    ASSIGN_OR_RETURN(bytes.file_, MappedFile::Open(name, Access::kRandom));
   }
   return bytes;
 }
@@ -34,20 +48,26 @@ std::int64_t TokenBytes::size() const {
 absl::Status TokenBytes::Visit(std::int64_t offset, std::int64_t bytes,
                                absl::FunctionRef<void(std::span<const std::byte>)> visit) const {
   if (!remote_) {
-    visit(file_->bytes().subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes)));
-    return absl::OkStatus();
+    const auto mapped = [&](std::int64_t at, std::int64_t some) {
+      return file_->bytes().subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(some));
+    };
+    return InPieces(
+        offset, offset + bytes, kPieceOfAFile,
+        [&](std::int64_t at, std::int64_t some) { StartReading(mapped(at, some)); },
+        [&](std::int64_t at, std::int64_t some) {
+          visit(mapped(at, some));
+          return absl::OkStatus();
+        });
   }
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min(bytes, kPieceBytes)));
-  const std::int64_t end = offset + bytes;
-  for (std::int64_t asked = offset; offset < end;) {
-    for (; asked < end && asked < offset + kPiecesAhead * kPieceBytes; asked += kPieceBytes)
-      remote_->Prefetch(std::min(kPieceBytes, end - asked), asked);
-    const std::int64_t some = std::min(kPieceBytes, end - offset);
-    RETURN_IF_ERROR(remote_->Read(piece.data(), some, offset));
-    visit(std::span(piece).first(static_cast<std::size_t>(some)));
-    offset += some;
-  }
-  return absl::OkStatus();
+  return InPieces(
+      offset, offset + bytes, kPieceBytes,
+      [&](std::int64_t at, std::int64_t some) { remote_->Prefetch(some, at); },
+      [&](std::int64_t at, std::int64_t some) -> absl::Status {
+        RETURN_IF_ERROR(remote_->Read(piece.data(), some, at));
+        visit(std::span(piece).first(static_cast<std::size_t>(some)));
+        return absl::OkStatus();
+      });
 }
 
 void TokenBytes::Prefetch(std::int64_t offset, std::int64_t bytes, storage::When when) const {

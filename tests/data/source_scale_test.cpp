@@ -60,7 +60,7 @@ void StartRun(int sets, std::int64_t iterations, std::int64_t batch, double most
   for (int s = 0; s < sets; ++s) {
     recipe.data.paths.push_back(dir / ("set_" + std::to_string(s)));
     recipe.data.weights.push_back(1.0 + s % 7);
-    WriteHoles(recipe.data.paths.back(), 1000, 1000000);
+    WriteHoles(recipe.data.paths.back(), 1000, 1000000 + s);  // each has an order of its own
   }
   const Start first = Open(recipe, dir / "indices");
   const Start second = Open(recipe, dir / "indices");
