@@ -15,13 +15,13 @@ namespace {
 
 // Layer u makes the value Large(u), of the layer before's, and from that Small(u), which has less than a hundredth of its bytes.
 // The backward pass reads both, from the last layer to the first.
-struct Layers {
+struct LayersSaved {
   static constexpr std::int32_t kLayers = 4;
   static constexpr std::int64_t kElements = 1000;
   plan::Plan plan;
   CutGraph cut;
 
-  explicit Layers(std::vector<std::int64_t> elements = std::vector<std::int64_t>(kLayers, kElements)) {
+  explicit LayersSaved(std::vector<std::int64_t> elements = std::vector<std::int64_t>(kLayers, kElements)) {
     for (auto* lists : {&cut.forward, &cut.backward, &cut.weights}) lists->resize(1);
     plan.units.resize(kLayers);
     for (std::int32_t u = 0; u < kLayers; ++u) {
@@ -73,7 +73,7 @@ struct Layers {
 }  // namespace
 
 TEST_CASE("offload: a layer's large values wait for those of the layer so many later") {
-  const Layers layers;
+  const LayersSaved layers;
   CHECK(layers.Hosted(0).empty());
   CHECK(layers.Hosted(1) == "0 for 6");
   CHECK(layers.Hosted(2) == "0 for 4, 2 for 6");
@@ -86,25 +86,25 @@ TEST_CASE("offload: a layer's large values wait for those of the layer so many l
 }
 
 TEST_CASE("offload: what is read outside of its turn stays") {
-  Layers forward;  // the last layer reads the first one's as well
-  forward.Node(&forward.cut.forward, 3, {Layers::Large(0)}, {});
+  LayersSaved forward;  // the last layer reads the first one's as well
+  forward.Node(&forward.cut.forward, 3, {LayersSaved::Large(0)}, {});
   CHECK(forward.Hosted(2) == "2 for 6");
-  Layers early;  // the backward pass begins with it
-  early.Node(&early.cut.backward, 0, {Layers::Large(0)}, {}, 0);
+  LayersSaved early;  // the backward pass begins with it
+  early.Node(&early.cut.backward, 0, {LayersSaved::Large(0)}, {}, 0);
   CHECK(early.Hosted(2) == "2 for 6");
-  Layers late;  // it ends with the successor
-  late.Node(&late.cut.backward, 2, {Layers::Large(2)}, {});
+  LayersSaved late;  // it ends with the successor
+  late.Node(&late.cut.backward, 2, {LayersSaved::Large(2)}, {});
   CHECK(late.Hosted(2) == "2 for 6");
-  Layers weights;  // a pass behind it reads it
-  weights.Node(&weights.cut.weights, 0, {Layers::Large(0)}, {});
+  LayersSaved weights;  // a pass behind it reads it
+  weights.Node(&weights.cut.weights, 0, {LayersSaved::Large(0)}, {});
   CHECK(weights.Hosted(2) == "2 for 6");
 }
 
 TEST_CASE("offload: what another chunk takes, or has no like, stays") {
-  Layers sent;
-  sent.plan.transfers.push_back({.value = Layers::Large(3), .from_chunk = 0, .to_chunk = 1});
+  LayersSaved sent;
+  sent.plan.transfers.push_back({.value = LayersSaved::Large(3), .from_chunk = 0, .to_chunk = 1});
   CHECK(sent.Hosted(2) == "0 for 4");
-  CHECK(Layers({1000, 1000, 900, 1000}).Hosted(2) == "2 for 6");
+  CHECK(LayersSaved({1000, 1000, 900, 1000}).Hosted(2) == "2 for 6");
 }
 
 }  // namespace engine::compile
