@@ -155,6 +155,8 @@ int RunRecipe(RunArguments& arguments) {
   if (!device.ok()) return EndFailed(device.status(), group.get(), kNoDevice);
   const absl::StatusOr<train::RunEnd> end = train::Run(loaded.recipe, options, *device);
   int code = !end.ok() ? EndFailed(end.status(), group.get()) : end->stopped ? kStopped : 0;
+  // Where nothing else is asked for, it counts that what was said could not be written.
+  if (code == kStopped && arguments.launch.stopped_code == 0 && WithOutputWritten(0) != 0) code = kFailed;
   if (!IsSupervised(placement)) code = FinalCode(code, arguments.launch);  // else our supervisor does
   if (group != nullptr && device->profile.name == "cuda") EndRank(std::move(group), code);
   return code;
