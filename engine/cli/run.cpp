@@ -189,10 +189,10 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   const auto arguments = std::make_shared<RunArguments>();
   command->add_option("recipe", arguments->file, "Recipe")->required()->type_name("FILE");
   command
-      ->add_option(
-          "--out", arguments->out,
-          "Folder of the run: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/ (default: "
-          "runs/ and the name of the recipe's file)")
+      ->add_option("--out", arguments->out,
+                   "Folder of the run: metrics.jsonl, resolved.toml, plan.json, origin.json, outcome.json, "
+                   "checkpoints/ (default: "
+                   "runs/ and the name of the recipe's file)")
       ->type_name("DIR");
   command->add_flag("--quiet", arguments->quiet,
                     "Print no log, but notes, warnings and errors; metrics.jsonl has the numbers");
