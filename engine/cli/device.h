@@ -31,6 +31,7 @@ enum ExitCode {
   kNoDevice = 3,      // there is no device that will do; nothing was started
   kDeviceFailed = 4,  // the device or one of its libraries failed while it ran
   kPeerLost = 5,      // another rank failed or was lost, or the ranks did not come together
+  kStopped = 6,       // of a rank to our supervisor: stopped by a signal, and saved
 };
 
 // Facts of the device that the planner needs, without touching it.

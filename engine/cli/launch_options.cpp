@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -13,12 +14,14 @@
 #include "engine/base/print.h"
 #include "engine/cli/process_group.h"
 #include "engine/launch/supervisor.h"
+#include "engine/train/outcome.h"
 #include "engine/train/run.h"
 
 namespace engine::cli {
 namespace {
 
 constexpr double kLeastTimeout = 0.05;  // seconds
+constexpr int kSignalBase = 128;        // of exit codes
 
 // Error: the options contradict each other or the recipe.
 absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
@@ -43,6 +46,14 @@ absl::Status CheckNodes(const recipe::Recipe& recipe, const LaunchOptions& optio
   if (recipe.world_size() % options.nodes != 0) {
     return InvalidArgument("--nodes {} do not share the recipe's {} ranks evenly", options.nodes,
                            recipe.world_size());
+  }
+  if (const std::int64_t each = recipe.world_size() / options.nodes;
+      options.ranks_per_node && *options.ranks_per_node != each) {
+    return InvalidArgument(
+        "PET_NPROC_PER_NODE is {}, but the recipe's {} ranks on {} hosts are {} on each: change one of them, "
+        "or leave "
+        "it out",
+        *options.ranks_per_node, recipe.world_size(), options.nodes, each);
   }
   if (options.nodes > 1 && options.coordinator.empty()) {
     return absl::InvalidArgumentError(
@@ -136,6 +147,23 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
       ->add_flag("--all-output", options->all_output,
                  "Show the standard output of every rank, not of rank 0 alone")
       ->group(kProcesses);
+  command
+      ->add_option(
+          "--stopped-code", options->stopped_code,
+          "Exit code of a run that a signal stopped before its end, and that is saved: for a scheduler that "
+          "takes 0 for the end of the work")
+      ->check(CLI::Range(0, 255))
+      ->type_name("CODE")
+      ->capture_default_str()
+      ->group(kProcesses);
+  command
+      ->add_option(
+          "--retry-code", options->retry_code,
+          "Exit code where another try may go well: the device failed, a rank was lost or killed, or the run "
+          "hung (default: 4, 5, or 128 + n)")
+      ->check(CLI::Range(1, 255))
+      ->type_name("CODE")
+      ->group(kProcesses);
   const auto seconds = [&](const char* name, double* value, const char* text, double least) {
     command->add_option(name, *value, text)
         ->check(CLI::Range(least, 1e6))
@@ -181,6 +209,32 @@ absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launc
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> TakeNode(const launch::Lookup& lookup, LaunchOptions* options) {
+  ASSIGN_OR_RETURN(const std::optional<launch::NodePlace> place, launch::FindNode(lookup));
+  if (!place) return false;
+  if (!options->nodes_given && place->nodes) {
+    options->nodes = *place->nodes;
+    options->nodes_given = true;
+    options->ranks_per_node = place->ranks_per_node;
+  }
+  if (options->nodes == 1) return place->nodes.has_value();
+  if (!options->node_rank_given) options->node_rank = place->node_rank;
+  if (options->coordinator.empty() && place->coordinator) {
+    options->coordinator = place->coordinator->ToString();
+    options->awaits_name = true;
+  }
+  return place->nodes.has_value();
+}
+
+int FinalCode(int code, const LaunchOptions& options) {
+  if (code == kStopped) return options.stopped_code;
+  const int signal = code - kSignalBase;
+  // Those by which a person, or a scheduler, ended it at once mean what they say.
+  const bool was_killed = signal > 0 && signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
+  const bool may_go_well = code == kDeviceFailed || code == kPeerLost || was_killed;
+  return may_go_well ? options.retry_code.value_or(code) : code;
+}
+
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
   const auto milliseconds = [](double seconds) {
     return std::chrono::duration_cast<launch::Milliseconds>(std::chrono::duration<double>(seconds));
@@ -190,7 +244,8 @@ launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
           .hang_timeout = milliseconds(options.hang_timeout_s)};
 }
 
-int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options) {
+int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options,
+                 const std::string& out) {
   const auto refuse = [&](const absl::Status& status, int exit_code) {
     Complain(status, exit_code);
     TellOtherNodes(options, recipe.world_size(), status);
@@ -201,15 +256,22 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
   if (const absl::Status status = train::Check(recipe, ProfileOf(recipe, device)); !status.ok()) {
     return refuse(status, kFailed);
   }
-  if (supervisor->first_rank == 0) {
-    absl::StatusOr<launch::Descriptor> listener = launch::Listen(supervisor->coordinator);
+  const bool has_rank_0 = supervisor->first_rank == 0;
+  if (has_rank_0) {
+    const auto until = launch::Clock::now() + RendezvousOf(options).join_timeout;
+    absl::StatusOr<launch::Descriptor> listener = options.awaits_name
+                                                      ? launch::Listen(supervisor->coordinator, until)
+                                                      : launch::Listen(supervisor->coordinator);
     if (!listener.ok()) return Complain(listener.status(), kFailed);
     TellWhereEveryoneCanCome(*listener, "--coordinator");
     supervisor->listener = *std::move(listener);
     supervisor->coordinator.port = launch::PortOf(supervisor->listener);
   }
-  const absl::StatusOr<int> code = launch::Supervise(*std::move(supervisor), kPeerLost);
-  return code.ok() ? *code : Complain(code.status(), kFailed);
+  const absl::StatusOr<int> code =
+      launch::Supervise(*std::move(supervisor), {.peer_lost = kPeerLost, .stopped = kStopped});
+  if (!code.ok()) return Complain(code.status(), kFailed);
+  if (has_rank_0 && *code > kSignalBase) train::WriteKilled(out, recipe.iterations(), *code - kSignalBase);
+  return FinalCode(*code, options);
 }
 
 }  // namespace engine::cli

@@ -21,15 +21,24 @@ struct LaunchOptions {
   std::int64_t nodes = 1;
   bool nodes_given = false;
   std::int64_t node_rank = 0;
+  bool node_rank_given = false;
   std::string coordinator;
+  bool awaits_name = false;  // of the coordinator: who starts hosts may make it known later than them
+  std::optional<std::int64_t> ranks_per_node = {};  // that whoever started this host asks for
   std::string token_file;
   bool all_output = false;
   double join_timeout_s = 120;
   double heartbeat_timeout_s = 30;
   double hang_timeout_s = 600;
+  int stopped_code = 0;           // the program's, where a signal stopped the run before its end
+  std::optional<int> retry_code;  // where another try may go well; otherwise what happened has its own
 };
 
 void AddLaunchOptions(CLI::App* command, LaunchOptions* options);
+
+// Takes what is not given from the variables of whoever started this host (launch::FindNode). Whether they say how many hosts there are;
+// then this process is no rank. Errors: of a variable.
+absl::StatusOr<bool> TakeNode(const launch::Lookup& lookup, LaunchOptions* options);
 
 // What of these has no meaning for a run that starts no processes: of one process, or of those that a
 // launcher has started. Error: the option, and what to do.
@@ -37,6 +46,9 @@ absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launc
 
 // The secret of --token-file. Errors: no such file, nothing in it.
 absl::StatusOr<std::string> ReadToken(const std::string& path);
+
+// What the program ends with, for whoever started it, where the run ended with this code (device.h, or 128 + the signal that ended a rank).
+int FinalCode(int code, const LaunchOptions& options);
 
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options);
 
@@ -47,7 +59,8 @@ int Complain(const absl::Status& status, int exit_code);
 // within launch::kStartSkew. `world`: ranks of the run, as far as it is known.
 void TellOtherNodes(const LaunchOptions& options, std::int64_t world, const absl::Status& why);
 
-// Starts the ranks of this host and waits for their end; the exit code.
-int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options);
+// Starts the ranks of this host, of a run in the folder `out`, and waits for their end; the exit code.
+int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options,
+                 const std::string& out);
 
 }  // namespace engine::cli

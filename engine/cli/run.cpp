@@ -91,13 +91,17 @@ train::StopOptions StopOf(const MaybePlacement& placement) {
           .tells = placement->local_rank == 0};
 }
 
-int RunRecipe(const RunArguments& arguments) {
+int RunRecipe(RunArguments& arguments) {
   OutliveReaders();
   // The log is all that goes there, of this process and of those that it starts.
   if (arguments.quiet && std::freopen("/dev/null", "w", stdout) == nullptr) {
     return Complain(Unavailable("/dev/null cannot be opened, which --quiet writes to"), kFailed);
   }
-  const absl::StatusOr<MaybePlacement> found = launch::FindPlacement(launch::ProcessEnvironment());
+  const launch::Lookup environment = launch::ProcessEnvironment();
+  const absl::StatusOr<bool> is_node = TakeNode(environment, &arguments.launch);
+  if (!is_node.ok()) return Complain(is_node.status(), kUsage);
+  const absl::StatusOr<MaybePlacement> found =
+      *is_node ? absl::StatusOr<MaybePlacement>(std::nullopt) : launch::FindPlacement(environment);
   if (!found.ok()) return Complain(found.status(), kUsage);
   const MaybePlacement& placement = *found;
   const bool starts = Starts(arguments.launch, placement);
@@ -116,10 +120,17 @@ int RunRecipe(const RunArguments& arguments) {
     TellOthers(arguments.launch, placement, FirstError(loaded.diagnostics));
     return kFailed;
   }
+  train::RunOptions options;
+  options.out = arguments.out;
+  options.fresh = arguments.fresh;
+  if (options.out.empty()) {
+    options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
+    options.own_folder = true;
+  }
   // Each GPU has a process of its own; a launcher has made them already.
   const bool needed = !UsesCpu(loaded.recipe, arguments.device) && loaded.recipe.world_size() > 1;
   if (starts || (needed && !placement)) {
-    return RunProcesses(loaded.recipe, arguments.device, arguments.launch);
+    return RunProcesses(loaded.recipe, arguments.device, arguments.launch, options.out);
   }
   absl::Status fits;
   if (!IsSupervised(placement)) fits = CheckUnused(arguments.launch, placement);
@@ -132,13 +143,6 @@ int RunRecipe(const RunArguments& arguments) {
     TellOthers(arguments.launch, placement, fits);
     return kUsage;
   }
-  train::RunOptions options;
-  options.out = arguments.out;
-  options.fresh = arguments.fresh;
-  if (options.out.empty()) {
-    options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
-    options.own_folder = true;
-  }
   options.executor = {.record = !arguments.no_graphs, .check = arguments.check};
   options.profile = arguments.profile;
   options.stop = StopOf(placement);
@@ -149,8 +153,11 @@ int RunRecipe(const RunArguments& arguments) {
   std::unique_ptr<ProcessGroup> group = *std::move(opened);
   const absl::StatusOr<state::Device> device = MakeDevice(loaded.recipe, arguments.device, group.get());
   if (!device.ok()) return EndFailed(device.status(), group.get(), kNoDevice);
-  const absl::Status status = train::Run(loaded.recipe, options, *device);
-  const int code = status.ok() ? 0 : EndFailed(status, group.get());
+  const absl::StatusOr<train::RunEnd> end = train::Run(loaded.recipe, options, *device);
+  int code = !end.ok() ? EndFailed(end.status(), group.get()) : end->stopped ? kStopped : 0;
+  // Where nothing else is asked for, it counts that what was said could not be written.
+  if (code == kStopped && arguments.launch.stopped_code == 0 && WithOutputWritten(0) != 0) code = kFailed;
+  if (!IsSupervised(placement)) code = FinalCode(code, arguments.launch);  // else our supervisor does
   if (group != nullptr && device->profile.name == "cuda") EndRank(std::move(group), code);
   return code;
 }
@@ -158,7 +165,9 @@ int RunRecipe(const RunArguments& arguments) {
 std::string ExitCodes() {
   return fmt::format(
       "Exit codes:\n"
-      "  0  trained to the end, or stopped by Ctrl-C, SIGTERM or SIGHUP and saved\n"
+      "  0  trained to the end; or stopped by Ctrl-C, SIGTERM or SIGHUP and saved, where --stopped-code "
+      "gives no "
+      "other\n"
       "  {}  the recipe, the data, the memory that they need, or the training; or all was done and saved, "
       "but "
       "standard output could not be written\n"
@@ -180,10 +189,10 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   const auto arguments = std::make_shared<RunArguments>();
   command->add_option("recipe", arguments->file, "Recipe")->required()->type_name("FILE");
   command
-      ->add_option(
-          "--out", arguments->out,
-          "Folder of the run: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/ (default: "
-          "runs/ and the name of the recipe's file)")
+      ->add_option("--out", arguments->out,
+                   "Folder of the run: metrics.jsonl, resolved.toml, plan.json, origin.json, outcome.json, "
+                   "checkpoints/ (default: "
+                   "runs/ and the name of the recipe's file)")
       ->type_name("DIR");
   command->add_flag("--quiet", arguments->quiet,
                     "Print no log, but notes, warnings and errors; metrics.jsonl has the numbers");
@@ -210,6 +219,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   command->footer(ExitCodes());
   command->callback([arguments, exit_code, command] {
     arguments->launch.nodes_given = command->count("--nodes") > 0;
+    arguments->launch.node_rank_given = command->count("--node-rank") > 0;
     *exit_code = RunRecipe(*arguments);
   });
 }

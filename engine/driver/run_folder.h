@@ -8,5 +8,6 @@ inline constexpr const char* kResolvedName = "resolved.toml";  // the recipe, ev
 inline constexpr const char* kPlanName = "plan.json";          // driver/plan_document.h
 inline constexpr const char* kMetricsName = "metrics.jsonl";   // train/report.h
 inline constexpr const char* kOriginName = "origin.json";      // train/origin.h
+inline constexpr const char* kOutcomeName = "outcome.json";    // train/outcome.h
 
 }  // namespace engine::driver

@@ -227,7 +227,84 @@ absl::StatusOr<std::optional<Placement>> FromPmix(const Lookup& lookup) {
       variables.TextOr("PMIX_RANK", ""));
 }
 
+constexpr int kNodePort = 29500;  // torchrun's default
+
+absl::StatusOr<std::optional<NodePlace>> NodeOfPet(const Lookup& lookup) {
+  const Variables variables("PET_*", lookup);
+  if (!variables.Has("PET_NNODES") || !variables.Has("PET_NODE_RANK")) return std::nullopt;
+  const std::string nodes = variables.TextOr("PET_NNODES", "");
+  if (nodes.find(':') != std::string::npos) {
+    return InvalidArgument(
+        "PET_*: PET_NNODES is '{}', but a run has as many hosts as its recipe's layout needs: give one "
+        "number",
+        nodes);
+  }
+  NodePlace place = {.source = variables.source()};
+  ASSIGN_OR_RETURN(place.nodes, variables.Number("PET_NNODES", 1, kMostRanks));
+  ASSIGN_OR_RETURN(place.node_rank, variables.Number("PET_NODE_RANK", 0, *place.nodes - 1));
+  const std::string each =
+      variables.TextOr("PET_NPROC_PER_NODE", "auto");  // auto, gpu and cpu ask torchrun to count
+  if (!each.empty() && each.find_first_not_of("0123456789") == std::string::npos) {
+    ASSIGN_OR_RETURN(place.ranks_per_node, variables.Number("PET_NPROC_PER_NODE", 1, kMostRanks));
+  }
+  const std::string begin = variables.Has("PET_MASTER_ADDR") ? "PET_MASTER" : "MASTER";
+  if (*place.nodes > 1 && (variables.Has(begin + "_ADDR") || !variables.Has("ENGINE_COORDINATOR"))) {
+    Endpoint coordinator;
+    ASSIGN_OR_RETURN(coordinator.host, variables.Text(begin + "_ADDR"));
+    ASSIGN_OR_RETURN(const std::int64_t port, variables.NumberOr(begin + "_PORT", kNodePort, 1, kMostPort));
+    coordinator.port = static_cast<int>(port);
+    place.coordinator = coordinator;
+  }
+  return place;
+}
+
+absl::StatusOr<std::optional<NodePlace>> NodeOfLeaderWorkerSet(const Lookup& lookup) {
+  const Variables variables("LeaderWorkerSet", lookup);
+  if (!variables.Has("LWS_GROUP_SIZE") || !variables.Has("LWS_WORKER_INDEX")) return std::nullopt;
+  NodePlace place = {.source = variables.source()};
+  ASSIGN_OR_RETURN(place.nodes, variables.Number("LWS_GROUP_SIZE", 1, kMostRanks));
+  ASSIGN_OR_RETURN(place.node_rank, variables.Number("LWS_WORKER_INDEX", 0, *place.nodes - 1));
+  ASSIGN_OR_RETURN(const std::string leader, variables.Text("LWS_LEADER_ADDRESS"));
+  place.coordinator = {leader, kNodePort};
+  return place;
+}
+
+absl::StatusOr<std::optional<NodePlace>> NodeOfSkyPilot(const Lookup& lookup) {
+  const Variables variables("SkyPilot", lookup);
+  if (!variables.Has("SKYPILOT_NUM_NODES") || !variables.Has("SKYPILOT_NODE_RANK")) return std::nullopt;
+  NodePlace place = {.source = variables.source()};
+  ASSIGN_OR_RETURN(place.nodes, variables.Number("SKYPILOT_NUM_NODES", 1, kMostRanks));
+  ASSIGN_OR_RETURN(place.node_rank, variables.Number("SKYPILOT_NODE_RANK", 0, *place.nodes - 1));
+  ASSIGN_OR_RETURN(const std::string addresses, variables.Text("SKYPILOT_NODE_IPS"));
+  place.coordinator = {addresses.substr(0, addresses.find('\n')), kNodePort};
+  return place;
+}
+
+absl::StatusOr<std::optional<NodePlace>> NodeOfIndexedJob(const Lookup& lookup) {
+  const Variables variables("indexed Job", lookup);
+  if (!variables.Has("JOB_COMPLETION_INDEX")) return std::nullopt;
+  NodePlace place = {.source = variables.source()};
+  ASSIGN_OR_RETURN(place.node_rank, variables.Number("JOB_COMPLETION_INDEX", 0, kMostRanks - 1));
+  return place;
+}
+
 }  // namespace
+
+absl::StatusOr<std::optional<NodePlace>> FindNode(const Lookup& lookup) {
+  if (lookup("LOCAL_RANK") || lookup("ENGINE_RANK")) return std::nullopt;  // this is a rank
+  std::optional<NodePlace> place;
+  for (const auto find : {NodeOfPet, NodeOfLeaderWorkerSet, NodeOfSkyPilot, NodeOfIndexedJob}) {
+    ASSIGN_OR_RETURN(place, find(lookup));
+    if (place) break;
+  }
+  const std::optional<std::string> coordinator = lookup("ENGINE_COORDINATOR");
+  if (place && coordinator) {
+    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(*coordinator);
+    if (!endpoint.ok()) return WithContext(endpoint.status(), "ENGINE_COORDINATOR");
+    place->coordinator = *endpoint;
+  }
+  return place;
+}
 
 absl::Status CheckToken(const std::string& where, const std::string& token) {
   constexpr std::size_t kMost = 256;

@@ -50,6 +50,26 @@ Lookup ProcessEnvironment();
 // the variable.
 absl::StatusOr<std::optional<Placement>> FindPlacement(const Lookup& lookup);
 
+// The place of this process among those that start ranks, one on each host of a run.
+struct NodePlace {
+  std::string source;                      // "PET_*", "LeaderWorkerSet", "SkyPilot", "indexed Job"
+  std::optional<std::int64_t> nodes = {};  // an indexed Job's pods are not told
+  std::int64_t node_rank = 0;
+  std::optional<Endpoint> coordinator = {};  // where node 0 listens; its name may take a while to be known
+  std::optional<std::int64_t> ranks_per_node = {};
+};
+
+// nullopt: nothing says that this process has such a place. The first of these that is there decides:
+//   PET_*            PET_NNODES, PET_NODE_RANK and, where it is a number, PET_NPROC_PER_NODE; PET_MASTER_ADDR and PET_MASTER_PORT, or
+//                    MASTER_ADDR and MASTER_PORT. Kubeflow's TrainJob and PyTorchJob set them, for a torchrun in each pod; of ranks
+//                    that a torchrun has started (LOCAL_RANK is set) they say nothing. PyTorchJob sets RANK and WORLD_SIZE as
+//                    well, which then count pods
+//   LeaderWorkerSet  LWS_GROUP_SIZE, LWS_WORKER_INDEX, LWS_LEADER_ADDRESS, with port 29500
+//   SkyPilot         SKYPILOT_NUM_NODES, SKYPILOT_NODE_RANK, SKYPILOT_NODE_IPS (one a line, node 0's first), with port 29500
+//   indexed Job      JOB_COMPLETION_INDEX: of JobSets too
+// ENGINE_COORDINATOR replaces what they give. Errors name the variable.
+absl::StatusOr<std::optional<NodePlace>> FindNode(const Lookup& lookup);
+
 // A token travels in the environment of ranks, and never over the network (handshake.h). CheckToken fails
 // where it is not one line of printable ASCII, or is too long; the error names `where` it was given.
 absl::Status CheckToken(const std::string& where, const std::string& token);

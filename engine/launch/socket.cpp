@@ -112,8 +112,14 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   return endpoint;
 }
 
-absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint) {
-  ASSIGN_OR_RETURN(const Addresses addresses, Resolve(endpoint, AI_PASSIVE));
+absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint, Clock::time_point known_by) {
+  constexpr auto kPause = std::chrono::milliseconds(200);
+  absl::StatusOr<Addresses> found = Resolve(endpoint, AI_PASSIVE);
+  while (!found.ok() && Clock::now() + kPause < known_by) {
+    std::this_thread::sleep_for(kPause);
+    found = Resolve(endpoint, AI_PASSIVE);
+  }
+  ASSIGN_OR_RETURN(const Addresses addresses, std::move(found));
   int error = 0;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     Descriptor socket = MakeSocket(*address);

@@ -43,8 +43,9 @@ struct Endpoint {
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
 // Listens on that host's address alone, which must be one of this machine. Port 0: any that is free. The
-// descriptor does not block.
-absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint);
+// descriptor does not block. A host that is not known is asked for again until `known_by`.
+absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint,
+                                  Clock::time_point known_by = Clock::time_point::min());
 int PortOf(const Descriptor& socket);
 // Numeric address of this end of a connection.
 std::string LocalAddress(const Descriptor& socket);

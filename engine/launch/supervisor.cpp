@@ -131,8 +131,8 @@ struct Child {
 
 class Supervisor {
  public:
-  Supervisor(SupervisorOptions& options, const Signals& signals, int peer_lost)
-      : options_(options), signals_(signals), peer_lost_(peer_lost) {}
+  Supervisor(SupervisorOptions& options, const Signals& signals, SupervisedCodes codes)
+      : options_(options), signals_(signals), codes_(codes) {}
 
   absl::StatusOr<int> Run() {
     std::fflush(nullptr);  // what is buffered must not be written by the children too
@@ -156,7 +156,8 @@ class Supervisor {
     log_.Flush();
     FinishReport();
     server_.reset();
-    return stopped_by_ != 0 ? kSignalBase + stopped_by_ : code_;
+    if (stopped_by_ != 0) return kSignalBase + stopped_by_;
+    return code_ == 0 && stopped_ ? codes_.stopped : code_;
   }
 
  private:
@@ -295,13 +296,14 @@ class Supervisor {
   // The first that failed by itself is the one that counts.
   void Judge(const Child& child, int status) {
     const int code = WIFSIGNALED(status) ? kSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
-    if (code == 0) return;
+    stopped_ = stopped_ || (code == codes_.stopped && code != 0);
+    if (code == 0 || code == codes_.stopped) return;
     if (next_signal_ == 0) {
       next_signal_ = SIGTERM;
       next_moment_ = Clock::now() + kOwnEnd;
     }
-    const bool by_itself = code != peer_lost_ && child.signals_sent == 0;
-    if (code_ != 0 && (code_ != peer_lost_ || !by_itself)) return;
+    const bool by_itself = code != codes_.peer_lost && child.signals_sent == 0;
+    if (code_ != 0 && (code_ != codes_.peer_lost || !by_itself)) return;
     if (by_itself) {
       failed_ = child;
       verdict_ = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status),
@@ -313,7 +315,7 @@ class Supervisor {
       log_.Tell(failed_.rank, fmt::format("rank {} (pid {}) {}", failed_.rank, failed_.pid, verdict_));
       Report();
     }
-    code_ = by_itself ? code : peer_lost_;
+    code_ = by_itself ? code : codes_.peer_lost;
   }
 
   // Tells ranks that wait for the failed one to join. If rank 0, whom they would ask, is gone, this process
@@ -364,13 +366,14 @@ class Supervisor {
 
   SupervisorOptions& options_;
   const Signals& signals_;
-  const int peer_lost_;
+  const SupervisedCodes codes_;
   std::vector<Child> children_;
   std::vector<Lines> lines_;
   RankLog log_;
   int code_ = 0;
-  Child failed_;         // the first that failed by itself
-  std::string verdict_;  // of it
+  bool stopped_ = false;  // a rank, before the end
+  Child failed_;          // the first that failed by itself
+  std::string verdict_;   // of it
   std::unique_ptr<Server> server_;
   std::thread report_;              // tells the rendezvous of the failure
   std::atomic<bool> moot_ = false;  // nobody is left who could hear the report
@@ -382,9 +385,9 @@ class Supervisor {
 
 }  // namespace
 
-absl::StatusOr<int> Supervise(SupervisorOptions options, int peer_lost) {
+absl::StatusOr<int> Supervise(SupervisorOptions options, SupervisedCodes codes) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Signals> signals, Signals::Make());
-  return Supervisor(options, *signals, peer_lost).Run();
+  return Supervisor(options, *signals, codes).Run();
 }
 
 std::vector<std::string> OwnArguments() {

@@ -37,6 +37,12 @@ class Signals {
   std::array<struct sigaction, 4> before_{};
 };
 
+// What ranks say by their exit codes, beside 0 and their own failures.
+struct SupervisedCodes {
+  int peer_lost = 0;  // ended because of another rank
+  int stopped = 0;    // stopped by a signal before the end, and saved: no failure
+};
+
 struct SupervisorOptions {
   std::int64_t world = 1;
   std::int64_t first_rank = 0;  // of this host
@@ -54,10 +60,10 @@ struct SupervisorOptions {
 // one that insists (stop_requests.h) kills all ranks, and 128 + its number is returned. When a rank fails,
 // the others have 5 s to end by themselves, then get SIGTERM, and SIGKILL 3 s later. Returns the exit code of
 // the rank that failed first by itself (128 + n where signal n ended it), `peer_lost` where all that failed
-// ended because of a rank elsewhere, or 0; how the first one ended is told on standard error, after its own
+// ended because of a rank elsewhere, `stopped` where none failed and one ended with that code, or 0; how the first one ended is told on standard error, after its own
 // last words and before those of others, and to ranks on all hosts that wait for it to join. Error: a rank
 // cannot be started. Call from the main thread: the processes die with it.
-absl::StatusOr<int> Supervise(SupervisorOptions options, int peer_lost);
+absl::StatusOr<int> Supervise(SupervisorOptions options, SupervisedCodes codes);
 
 // The arguments of this process.
 std::vector<std::string> OwnArguments();

@@ -96,6 +96,13 @@ const std::vector<Code>& Codes() {
        "experts, and its shape.",
        "The message names the tensors that do not fit: give the model their sizes and names, allow what is "
        "missing with training.weights_match = \"some\", or begin without training.weights_from."},
+      {"E210", "job", "The recipe does not say what a scheduler must know",
+       "engine launch writes the file by which a scheduler runs a recipe. It needs to know how many devices "
+       "a node has, "
+       "and for Kubernetes the container's image, claims of volumes as CLAIM:/PATH, and what the network's "
+       "devices are "
+       "called there.",
+       "Set the key that the message names, in [cluster] or [launch] (docs/launch.md)."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},

@@ -640,6 +640,56 @@ Rows ClusterRows() {
           .Between(0, 1e24)
           .Unit("bytes/s")
           .Doc("Bandwidth between nodes, per device and direction, of the network's data sheet; 0: unknown."),
+      FIELD(launch.name)
+          .Pattern("([a-z]([-a-z0-9]{0,48}[a-z0-9])?)?")
+          .Doc("Name of the job: small letters, digits and hyphens, at most 50; empty: the recipe's file "
+               "name, without its ending."),
+      FIELD(launch.command).Doc("The program, as the job finds it."),
+      FIELD(launch.recipe)
+          .Doc("The recipe's file, as the job finds it; empty: as engine launch was given it."),
+      FIELD(launch.out).Doc("The run's folder, as the job finds it; empty: runs/ and the job's name."),
+      FIELD(launch.image).Doc("Container image that has the program (docs/kubernetes.md); SLURM needs none."),
+      FIELD(launch.kubernetes_namespace)
+          .Doc("Namespace of the Kubernetes object; empty: whoever applies it says."),
+      FIELD(launch.queue).Doc("SLURM: partition. Kubernetes: Kueue's local queue. Empty: none is named."),
+      FIELD(launch.account).Doc("SLURM: account; empty: the user's own."),
+      FIELD(launch.priority)
+          .Doc("SLURM: quality of service. Kubernetes: priority class. Empty: none is named."),
+      FIELD(launch.volumes)
+          .Doc("Kubernetes: claims and where they are mounted, as in fsx-claim:/fsx. Recipe, data and the "
+               "run's folder lie there."),
+      FIELD(launch.token_secret)
+          .Doc("Kubernetes: the secret whose entry `token` is what the run's processes know each other by."),
+      FIELD(launch.shared_memory_bytes)
+          .Bytes()
+          .Doc("Kubernetes: size of /dev/shm, which is 64 MiB without; NCCL needs more."),
+      FIELD(launch.host_memory_bytes)
+          .Bytes()
+          .Doc("Memory of a node that is asked for; 0: SLURM gives all, Kubernetes what is there."),
+      FIELD(launch.network)
+          .Words({"none", "efa", "infiniband"})
+          .Doc("Network between the nodes: which settings of NCCL and which permissions it needs."),
+      FIELD(launch.network_resource)
+          .Doc("Kubernetes: what the network's devices are called as a resource; empty: "
+               "vpc.amazonaws.com/efa for efa."),
+      FIELD(launch.network_devices)
+          .Between(0, 1024)
+          .Unit("devices")
+          .Doc("Kubernetes: network devices of a node; 0: none are asked for."),
+      FIELD(launch.grace_period_s)
+          .Between(1, 86400)
+          .Unit("s")
+          .Doc("Time from the signal that asks the run to stop until it is killed: at least an iteration and "
+               "a save."),
+      FIELD(launch.time_limit_s)
+          .Between(0, kMaxCount)
+          .Unit("s")
+          .Doc("Longest time of the job, before whose end it saves; SLURM then queues it again. 0: none."),
+      FIELD(launch.retries)
+          .Between(0, kMaxDegree)
+          .Unit("times")
+          .Doc("How often the job starts again after a failure that another try may cure, or after a stop; "
+               "0: never."),
       FIELD(check.allow)
           .Words(WarningCodes())
           .Doc("Warnings of engine check that are meant: it does not give them (docs/warnings.md)."),
@@ -685,6 +735,7 @@ std::vector<TableDoc> MakeTables() {
       {"evaluation", "When the validation loss is measured."},
       {"logging", "Log lines."},
       {"cluster", "The machines that the recipe is for."},
+      {"launch", "What engine launch asks a scheduler for; training does not depend on it."},
       {"check", "What engine check passes over."},
       {"debug", "What measurements ask for, and no training."},
   };

@@ -254,6 +254,30 @@ struct Cluster {
   double inter_node_bandwidth = 0.0;
 };
 
+// What a scheduler is asked for (engine/jobs), and no training.
+struct Launch {
+  std::string name;                // of the job; empty: the recipe's file name, without its ending
+  std::string command = "engine";  // the program, as the job finds it
+  std::string recipe;              // the recipe's file, as the job finds it; empty: as it was named
+  std::string out;                 // the run's folder, as the job finds it; empty: runs/ and the name
+  std::string image;               // of the container
+  std::string kubernetes_namespace;
+  std::string queue;                 // SLURM: partition; Kubernetes: Kueue's local queue
+  std::string account;               // SLURM
+  std::string priority;              // SLURM: quality of service; Kubernetes: priority class
+  std::vector<std::string> volumes;  // Kubernetes: CLAIM:/PATH
+  std::string token_secret =
+      "engine-token";  // Kubernetes: the secret that has the run's token, under `token`
+  std::int64_t shared_memory_bytes = std::int64_t{64} << 30;  // Kubernetes: of /dev/shm
+  std::int64_t host_memory_bytes = 0;                         // of a node; 0: not asked for
+  std::string network = "none";                               // none | efa | infiniband: between nodes
+  std::string network_resource;                               // Kubernetes: what its devices are called there
+  std::int64_t network_devices = 0;                           // of a node
+  std::int64_t grace_period_s = 300;  // from the signal that asks the run to save, to its end
+  std::int64_t time_limit_s = 0;      // of the job; 0: none
+  std::int64_t retries = 100;         // after what another try may cure, or a stop; 0: none
+};
+
 struct Check {
   std::vector<std::string> allow;  // codes of warnings that are meant
 };
@@ -285,6 +309,7 @@ struct Recipe {
   Evaluation evaluation;
   Logging logging;
   Cluster cluster;
+  Launch launch;
   Check check;
   Debug debug;
   // The keys of recipe/text.h, merged over all files; null where there are none.

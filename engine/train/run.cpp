@@ -11,6 +11,7 @@
 #include "engine/train/evaluation.h"
 #include "engine/train/iterations.h"
 #include "engine/train/origin.h"
+#include "engine/train/outcome.h"
 #include "engine/train/resume.h"
 #include "engine/train/run_context.h"
 #include "engine/train/run_lock.h"
@@ -31,22 +32,26 @@ class Training {
         stop_(options.stop),
         run_{.recipe = recipe, .options = options, .device = device} {}
 
-  absl::Status Run() {
+  absl::StatusOr<RunEnd> Run() {
     absl::Status status = Train();
-    if (run_.processes == nullptr) return status;
     // Nobody hangs up before all have had what they wait for.
-    if (status.ok()) status = run_.processes->Barrier("end");
-    if (run_.ranks != nullptr && run_.ranks->executors()[0]->backend().asynchronous()) run_.ranks->Leave();
-    return status;
+    if (status.ok() && run_.processes != nullptr) status = run_.processes->Barrier("end");
+    if (owns_folder_) {
+      const absl::Status told = WriteOutcome(run_.options.out, OutcomeOf(status));
+      if (status.ok()) status = told;
+    }
+    const bool is_rank = run_.processes != nullptr && run_.ranks != nullptr;
+    if (is_rank && run_.ranks->executors()[0]->backend().asynchronous()) run_.ranks->Leave();
+    RETURN_IF_ERROR(status);
+    return end_;
   }
 
  private:
   absl::Status Train() {
     RETURN_IF_ERROR(Plan());
-    std::optional<RunLock> lock;
     if (run_.Leads()) {
       ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(run_.options.out));
-      lock.emplace(std::move(taken));
+      lock_.emplace(std::move(taken));
       if (run_.options.own_folder) RETURN_IF_ERROR(CheckOrigin(run_.recipe, run_.options.out));
       run_.fingerprints = FingerprintsOf(run_.recipe, *run_.source);
     }
@@ -55,14 +60,20 @@ class Training {
         AgreeOnResumePoint({run_.recipe, run_.fingerprints, run_.options.out, run_.options.fresh},
                            run_.Leads(), run_.processes));
     if (resume) retention_.Resumed(resume->reader.metadata().iteration);
-    if (resume && resume->reader.metadata().iteration >= run_.recipe.iterations()) {
+    if (resume) end_.iteration = resume->reader.metadata().iteration;
+    if (resume && end_.iteration >= run_.recipe.iterations()) {
+      owns_folder_ = run_.Leads();
       return NothingToTrain(*resume);
     }
     std::optional<StartPoint> start;
     if (!resume) {
       ASSIGN_OR_RETURN(start, AgreeOnStart(run_.recipe, run_.plan, run_.Leads(), run_.processes));
     }
-    if (run_.Leads()) RETURN_IF_ERROR(PrepareFolder(run_));
+    if (run_.Leads()) {
+      RETURN_IF_ERROR(PrepareFolder(run_));
+      RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
+      owns_folder_ = true;
+    }
     return TrainFrom(resume, start);
   }
 
@@ -117,12 +128,12 @@ class Training {
     const recipe::Recipe& recipe = run_.recipe;
     const Position& position = iterations.position();
     std::int64_t saved = position.iteration;
-    bool stopped = false;  // by a signal
     while (position.iteration < recipe.iterations()) {
       ASSIGN_OR_RETURN(const bool may_begin, MayBegin(position.iteration));
-      stopped = !may_begin;
-      if (stopped) break;
+      end_.stopped = !may_begin;
+      if (end_.stopped) break;
       RETURN_IF_ERROR(iterations.TrainOnce());
+      end_.iteration = position.iteration;
       const bool evaluation_due = EvaluationDue(recipe, position.iteration);
       const bool checkpoint_due = CheckpointDue(recipe, position.iteration);
       if (evaluation_due || checkpoint_due) RETURN_IF_ERROR(iterations.Flush());
@@ -138,8 +149,20 @@ class Training {
     if (saved != position.iteration) RETURN_IF_ERROR(Save(run_, position, retention_));
     run_.AloneAt("the end");
     RETURN_IF_ERROR(profiled);
-    if (stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
+    if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
     return absl::OkStatus();
+  }
+
+  Outcome OutcomeOf(const absl::Status& status) const {
+    Outcome outcome = {.iteration = end_.iteration, .iterations = run_.recipe.iterations()};
+    if (!status.ok()) {
+      outcome.kind = Outcome::Kind::kFailed;
+      outcome.reason = Message(status);
+      outcome.retryable = IsRetryable(status);
+    } else if (end_.stopped) {
+      outcome.kind = Outcome::Kind::kStopped;
+    }
+    return outcome;
   }
 
   // No: a signal has come, here or in another process; then all stop after the same iteration.
@@ -151,6 +174,9 @@ class Training {
     return processes->MayBegin(iteration);
   }
 
+  std::optional<RunLock> lock_;  // of rank 0's process
+  bool owns_folder_ = false;     // rank 0's process: this run goes on there
+  RunEnd end_;
   checkpoint::Retention retention_;
   StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
   RunContext run_;
@@ -173,7 +199,8 @@ absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& devi
   return CheckFast(recipe, plan);
 }
 
-absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device) {
+absl::StatusOr<RunEnd> Run(const recipe::Recipe& recipe, const RunOptions& options,
+                           const state::Device& device) {
   return Training(recipe, options, device).Run();
 }
 

@@ -1,6 +1,7 @@
 // A training run: plan, ranks, data, loop, evaluation, checkpoints, resume.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/base/status.h"
@@ -19,14 +20,21 @@ struct RunOptions {
   StopOptions stop = {};
 };
 
+struct RunEnd {
+  std::int64_t iteration = 0;  // the last
+  bool stopped = false;        // by a signal, before the recipe's last
+};
+
 // The plan and the data of the recipe, to be refused before any rank is started.
 absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device);
 
 // Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT,
-// SIGTERM and SIGHUP finish the iteration, save and return Ok. An iteration whose loss or gradient norm is
+// SIGTERM and SIGHUP finish the iteration, save and return. An iteration whose loss or gradient norm is
 // not finite ends the run with an error; its weights are not saved. Where ranks are processes, each calls it:
 // they stop after the same iteration, whichever got the signal; rank 0 alone writes and prints.
-absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device);
+// The outcome is written too, by rank 0.
+absl::StatusOr<RunEnd> Run(const recipe::Recipe& recipe, const RunOptions& options,
+                           const state::Device& device);
 
 // Names inside the run's folder.
 

@@ -98,7 +98,7 @@ absl::Status RunUntilTrapped(const Sets& sets, const executor::ExecutorOptions& 
     }
     launched = Trap();
   });
-  absl::Status status = train::Run(recipe, {.out = folder / "run", .executor = options}, *device);
+  absl::Status status = train::Run(recipe, {.out = folder / "run", .executor = options}, *device).status();
   trap.request_stop();
   trap.join();
   REQUIRE_MESSAGE(launched == cudaSuccess, cudaGetErrorString(launched));
@@ -138,7 +138,7 @@ TEST_CASE("gpu errors: an arena larger than the free memory is itemised before a
   const MemoryHog hog;
   const absl::StatusOr<state::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
   REQUIRE_MESSAGE(device.ok(), Message(device.status()));
-  const absl::Status status = train::Run(recipe, {.out = folder / "run"}, *device);
+  const absl::Status status = train::Run(recipe, {.out = folder / "run"}, *device).status();
   CHECK(absl::IsResourceExhausted(status));
   CHECK(cli::ExitCodeOf(status) == cli::kFailed);
   for (const char* part :
@@ -155,7 +155,7 @@ TEST_CASE("gpu errors: the same run goes on where the memory is there") {
   const recipe::Recipe recipe = GpuRecipe(folder, kLarge);
   const absl::StatusOr<state::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
   REQUIRE_MESSAGE(device.ok(), Message(device.status()));
-  const absl::Status status = train::Run(recipe, {.out = folder / "run"}, *device);
+  const absl::Status status = train::Run(recipe, {.out = folder / "run"}, *device).status();
   CHECK_MESSAGE(status.ok(), Message(status));
 }
 

@@ -208,4 +208,75 @@ TEST_CASE("environment: Open MPI, also where SLURM gave it its nodes") {
   CHECK(MustFind(With(several, "ENGINE_COORDINATOR", "h:9")).coordinator.ToString() == "h:9");
 }
 
+namespace {
+
+absl::StatusOr<std::optional<NodePlace>> FindNodeIn(const Variables& variables) {
+  return FindNode([&](const std::string& name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  });
+}
+
+NodePlace MustFindNode(const Variables& variables) {
+  const auto found = FindNodeIn(variables);
+  REQUIRE_MESSAGE(found.ok(), Message(found.status()));
+  REQUIRE(found->has_value());
+  return **found;
+}
+
+std::string NodeError(const Variables& variables) { return Message(FindNodeIn(variables).status()); }
+
+const Variables kPod = {{"PET_NNODES", "4"},          {"PET_NODE_RANK", "3"},
+                        {"PET_NPROC_PER_NODE", "8"},  {"PET_MASTER_ADDR", "m-0"},
+                        {"PET_MASTER_PORT", "29400"}, {"MASTER_ADDR", "other"},
+                        {"MASTER_PORT", "23456"},     {"RANK", "3"},
+                        {"WORLD_SIZE", "4"}};
+
+}  // namespace
+
+TEST_CASE("nodes: what starts a process on each host says which host it is") {
+  const NodePlace pod = MustFindNode(kPod);
+  CHECK(pod.nodes == 4);
+  CHECK(pod.node_rank == 3);
+  CHECK(pod.ranks_per_node == 8);
+  CHECK(pod.coordinator->ToString() == "m-0:29400");
+  CHECK_FALSE(MustFindNode(With(kPod, "PET_NPROC_PER_NODE", "auto")).ranks_per_node);
+  Variables without = kPod;
+  without.erase("PET_MASTER_ADDR");
+  CHECK(MustFindNode(without).coordinator->ToString() == "other:23456");
+  CHECK(MustFindNode(With(kPod, "ENGINE_COORDINATOR", "mine:1")).coordinator->ToString() == "mine:1");
+  CHECK_FALSE(FindNodeIn(With(kPod, "LOCAL_RANK", "0"))->has_value());  // a rank of torchrun
+  CHECK_FALSE(FindNodeIn({{"RANK", "0"}})->has_value());
+
+  const NodePlace group =
+      MustFindNode({{"LWS_GROUP_SIZE", "2"}, {"LWS_WORKER_INDEX", "1"}, {"LWS_LEADER_ADDRESS", "lead.svc"}});
+  CHECK(group.nodes == 2);
+  CHECK(group.node_rank == 1);
+  CHECK(group.coordinator->ToString() == "lead.svc:29500");
+  const NodePlace sky = MustFindNode({{"SKYPILOT_NUM_NODES", "2"},
+                                      {"SKYPILOT_NODE_RANK", "1"},
+                                      {"SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2"}});
+  CHECK(sky.nodes == 2);
+  CHECK(sky.node_rank == 1);
+  CHECK(sky.coordinator->ToString() == "10.0.0.1:29500");
+  const NodePlace indexed = MustFindNode({{"JOB_COMPLETION_INDEX", "5"}});
+  CHECK_FALSE(indexed.nodes);
+  CHECK(indexed.node_rank == 5);
+  CHECK_FALSE(indexed.coordinator);
+}
+
+TEST_CASE("nodes: variables that mean nothing are refused by name") {
+  CHECK(NodeError(With(kPod, "PET_NNODES", "1:64")) ==
+        "PET_*: PET_NNODES is '1:64', but a run has as many hosts as its recipe's layout needs: give one "
+        "number");
+  CHECK(NodeError(With(kPod, "PET_NODE_RANK", "4")) ==
+        "PET_*: PET_NODE_RANK is '4', and must be a number from 0 to 3");
+  CHECK(NodeError(With(kPod, "PET_MASTER_PORT", "x")) ==
+        "PET_*: PET_MASTER_PORT is 'x', and must be a number from 1 to 65535");
+  CHECK(NodeError({{"LWS_GROUP_SIZE", "2"}, {"LWS_WORKER_INDEX", "1"}}) ==
+        "LeaderWorkerSet: LWS_LEADER_ADDRESS is not set, but others of its variables are there");
+  CHECK(NodeError(With(kPod, "ENGINE_COORDINATOR", "nowhere"))
+            .starts_with("ENGINE_COORDINATOR: 'nowhere' is not"));
+}
+
 }  // namespace engine::launch

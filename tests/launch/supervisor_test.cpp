@@ -22,6 +22,7 @@ namespace {
 using cli::Contains;
 
 constexpr int kPeerLost = 5;
+constexpr int kStoppedCode = 6;
 
 struct Outcome {
   int code = -1;
@@ -68,7 +69,8 @@ Outcome Supervised(
       pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
       std::this_thread::sleep_for(std::chrono::minutes(1));
     }).detach();
-    const absl::StatusOr<int> code = Supervise(std::move(options), kPeerLost);
+    const absl::StatusOr<int> code =
+        Supervise(std::move(options), {.peer_lost = kPeerLost, .stopped = kStoppedCode});
     std::fflush(nullptr);
     _exit(code.ok() ? *code : 99);
   }
@@ -97,6 +99,12 @@ TEST_CASE("supervisor: each rank has its place, and its lines its name") {
   const Outcome all = Supervised(2, script, true);
   CHECK(Contains(all.out, "0/4 0/2 secret\n"));
   CHECK(Contains(all.out, "rank 1: 1/4 1/2 secret\n"));
+}
+
+TEST_CASE("supervisor: ranks that stopped before the end have not failed") {
+  CHECK(Supervised(2, "exit 6").code == kStoppedCode);
+  CHECK(Supervised(2, "[ $ENGINE_RANK = 0 ] && exit 6; exit 0").code == kStoppedCode);
+  CHECK(Supervised(2, "[ $ENGINE_RANK = 0 ] && exit 6; sleep 0.2; exit 4").code == 4);
 }
 
 TEST_CASE("supervisor: the listener is open in rank 0 alone") {
@@ -197,7 +205,8 @@ TEST_CASE("supervisor: a program that cannot be started") {
   SupervisorOptions options;
   options.program = "/nowhere/engine";
   options.arguments = {"engine"};
-  const absl::StatusOr<int> code = Supervise(std::move(options), kPeerLost);
+  const absl::StatusOr<int> code =
+      Supervise(std::move(options), {.peer_lost = kPeerLost, .stopped = kStoppedCode});
   CHECK(Message(code.status()) == "/nowhere/engine cannot be started as rank 0: No such file or directory");
 }
 

@@ -52,7 +52,7 @@ TEST_CASE("the sixteen sections are there") {
   }
   CHECK(sections ==
         "model parallelism data optimizer schedule training lora precision recompute offload checkpoint "
-        "evaluation logging cluster check debug ");
+        "evaluation logging cluster launch check debug ");
 }
 
 TEST_CASE("values are set, read and written as TOML") {

@@ -33,7 +33,7 @@ absl::Status RunFailing(bool check) {
   device.make_backend = [](std::int64_t, std::int64_t) { return std::make_unique<BesideTheHost>(6); };
   const recipe::Recipe recipe =
       RunRecipe(folder, {"training.iterations=6", "checkpoint.interval=0", "evaluation.interval=0"});
-  return Run(recipe, {.out = folder / "run", .executor = {.check = check}}, device);
+  return Run(recipe, {.out = folder / "run", .executor = {.check = check}}, device).status();
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ inline RunResult RunCaught(const recipe::Recipe& recipe, const RunOptions& optio
   RunResult result;
   Caught output(stdout);
   Caught notes(stderr);
-  result.status = Run(recipe, options, device);
+  result.status = Run(recipe, options, device).status();
   result.notes = notes.End();
   result.output = output.End();
   return result;

@@ -1,0 +1,147 @@
+#include "engine/jobs/job_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+
+#include "engine/base/status.h"
+#include "engine/base/units.h"
+#include "engine/jobs/kubernetes.h"
+#include "engine/jobs/slurm.h"
+#include "engine/recipe/rules.h"
+
+namespace engine::jobs {
+namespace {
+
+using recipe::Recipe;
+
+const std::array<std::string, 6> kSchedulers = {"slurm",    "pytorchjob", "jobset",
+                                                "trainjob", "mpijob",     "hyperpod"};
+
+absl::Status ErrorOf(const Recipe& recipe, const char* key, std::string message, std::string hint) {
+  Diagnostic diagnostic{.span = {recipe.path, 0, 0, 1},
+                        .message = std::move(message),
+                        .hint = std::move(hint),
+                        .source_line = "",
+                        .code = "E210"};
+  if (const auto found = recipe.provenance.find(key); found != recipe.provenance.end()) {
+    diagnostic.span = found->second.span;
+    diagnostic.source_line = found->second.source_line;
+  }
+  std::string text = Format(diagnostic);
+  while (text.ends_with('\n')) text.pop_back();
+  return absl::InvalidArgumentError(text);
+}
+
+// A name as objects of Kubernetes have them, and hosts: of a recipe's file name, what of it such names may have.
+std::string NameFrom(const std::string& file) {
+  constexpr std::size_t kMost = 50;
+  std::string name;
+  for (const char c : std::filesystem::path(file).stem().string()) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool fits = std::isalnum(byte) != 0 && byte < 0x80;
+    if (name.empty() && (!fits || std::isdigit(byte) != 0)) continue;  // a letter is first
+    if (fits) {
+      name += static_cast<char>(std::tolower(byte));
+    } else if (name.back() != '-') {
+      name += '-';
+    }
+  }
+  name.resize(std::min(name.size(), kMost));
+  while (name.ends_with('-')) name.pop_back();
+  return name;
+}
+
+absl::Status CheckKubernetes(const Recipe& recipe) {
+  const recipe::Launch& launch = recipe.launch;
+  if (launch.image.empty()) {
+    return ErrorOf(recipe, "launch.image", "launch.image is empty, and a pod runs a container's image",
+                   "image = \"registry.example.com/engine:1\", made by tools/Dockerfile (docs/kubernetes.md)");
+  }
+  for (const std::string& volume : launch.volumes) {
+    const std::size_t colon = volume.find(':');
+    const bool is_claim = colon != std::string::npos && colon > 0 && volume[colon + 1] == '/' &&
+                          volume.find(':', colon + 1) == std::string::npos;
+    if (is_claim) continue;
+    return ErrorOf(
+        recipe, "launch.volumes",
+        fmt::format("launch.volumes has '{}', which is not a claim and where it is mounted", volume),
+        "volumes = [\"fsx-claim:/fsx\"]");
+  }
+  if (launch.network_devices > 0 && launch.network == "infiniband" && launch.network_resource.empty()) {
+    return ErrorOf(
+        recipe, "launch.network_devices",
+        fmt::format("{} InfiniBand devices of a node are asked for, under no name", launch.network_devices),
+        "network_resource = what `kubectl describe node` calls them, as in \"rdma/hca_shared_devices_a\"");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::span<const std::string> Schedulers() { return kSchedulers; }
+
+absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
+  const recipe::Launch& launch = recipe.launch;
+  const recipe::Cluster& cluster = recipe.cluster;
+  Job job;
+  job.name = launch.name.empty() ? NameFrom(recipe.path) : launch.name;
+  if (job.name.empty()) {
+    return ErrorOf(recipe, "launch.name",
+                   fmt::format("'{}' has no letter that a job's name could be made of", recipe.path),
+                   "name = \"gpt\"");
+  }
+  job.recipe = launch.recipe.empty() ? recipe.path : launch.recipe;
+  job.out = launch.out.empty() ? "runs/" + job.name : launch.out;
+  job.gpus = cluster.device != "cpu";
+  job.ranks = recipe.world_size();
+  if (cluster.devices_per_node > 0) {
+    job.ranks_per_node = std::min(cluster.devices_per_node, job.ranks);
+    job.nodes = job.ranks / job.ranks_per_node;
+  } else if (cluster.nodes > 0 || !job.gpus || job.ranks == 1) {
+    job.nodes = std::max<std::int64_t>(1, cluster.nodes);
+    job.ranks_per_node = job.ranks / job.nodes;
+  } else {
+    return ErrorOf(
+        recipe, "cluster.devices_per_node",
+        fmt::format("how many nodes {} ranks need follows from cluster.devices_per_node, which is 0",
+                    job.ranks),
+        "devices_per_node = 8");
+  }
+  if (scheduler != "slurm") RETURN_IF_ERROR(CheckKubernetes(recipe));
+  return job;
+}
+
+std::string JobFile(const Recipe& recipe, const Job& job, const std::string& scheduler) {
+  return scheduler == "slurm" ? SlurmScript(recipe, job) : KubernetesObject(recipe, job, scheduler);
+}
+
+std::string Summary(const Recipe& recipe, const Job& job, const std::string& scheduler) {
+  const recipe::Launch& launch = recipe.launch;
+  const bool batch = scheduler == "slurm";
+  std::string text = fmt::format(
+      "{} '{}': {}, {} on each ({} in all)\n", scheduler, job.name, recipe::Counted(job.nodes, "node"),
+      recipe::Counted(job.ranks_per_node, job.gpus ? "GPU" : "rank"), recipe::Counted(job.ranks, "rank"));
+  const auto line = [&](const std::string& name, const std::string& value) {
+    if (!value.empty()) text += fmt::format("  {:<15} {}\n", name, value);
+  };
+  line("recipe", job.recipe);
+  line("run's folder", job.out);
+  line("image", batch ? "" : launch.image);
+  line(batch ? "partition" : "queue", launch.queue);
+  line("account", batch ? launch.account : "");
+  line("priority", launch.priority);
+  line("volumes", batch ? "" : fmt::format("{}", fmt::join(launch.volumes, ", ")));
+  line("/dev/shm", batch ? "" : FormatBytes(launch.shared_memory_bytes));
+  line("memory a node", launch.host_memory_bytes == 0 ? "" : FormatBytes(launch.host_memory_bytes));
+  line("network", launch.network);
+  line("time limit", launch.time_limit_s == 0 ? "" : fmt::format("{} s", launch.time_limit_s));
+  line("time to save", fmt::format("{} s", launch.grace_period_s));
+  line("starts again", fmt::format("up to {}", recipe::Counted(launch.retries, "time")));
+  text += fmt::format("Ask the scheduler itself, of the file: {}\n",
+                      batch ? "sbatch --test-only FILE" : "kubectl apply --dry-run=server -f FILE");
+  return text;
+}
+
+}  // namespace engine::jobs

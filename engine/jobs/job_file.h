@@ -1,0 +1,45 @@
+// Files that ask a scheduler for a run: what `engine launch` writes from [cluster] and [launch].
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "engine/recipe/recipe.h"
+
+namespace engine::jobs {
+
+// slurm, pytorchjob, jobset, trainjob, mpijob, hyperpod.
+std::span<const std::string> Schedulers();
+
+// A scheduler that is told these codes starts the job again; docs/launch.md has a table of all.
+inline constexpr int kStoppedCode = 143;  // stopped by a signal before the end
+inline constexpr int kRetryCode = 144;    // another try may go well
+// Of batch scripts, for which codes of 128 and more are signals.
+inline constexpr int kBatchStoppedCode = 75;
+inline constexpr int kBatchRetryCode = 76;
+
+// What every kind of file needs to know of a run.
+struct Job {
+  std::string name;
+  std::string recipe;
+  std::string out;
+  std::int64_t ranks = 1;
+  std::int64_t nodes = 1;
+  std::int64_t ranks_per_node = 1;
+  bool gpus = false;
+};
+
+// Errors, located in the recipe where it can say more: a world that does not fill whole nodes, a job without a name that the scheduler
+// takes, Kubernetes without an image, volumes that are not CLAIM:/PATH, network devices without a name.
+absl::StatusOr<Job> JobOf(const recipe::Recipe& recipe, const std::string& scheduler);
+
+// The text of the file. Sources of the formats: docs/launch.md.
+std::string JobFile(const recipe::Recipe& recipe, const Job& job, const std::string& scheduler);
+
+// For people: what the scheduler will be asked for, line by line.
+std::string Summary(const recipe::Recipe& recipe, const Job& job, const std::string& scheduler);
+
+}  // namespace engine::jobs

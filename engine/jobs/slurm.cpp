@@ -1,0 +1,108 @@
+#include "engine/jobs/slurm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace engine::jobs {
+namespace {
+
+// HH:MM:SS, of which there may be more than 24 hours.
+std::string Clock(std::int64_t seconds) {
+  constexpr std::int64_t kMinute = 60;
+  return fmt::format("{:02}:{:02}:{:02}", seconds / kMinute / kMinute, seconds / kMinute % kMinute,
+                     seconds % kMinute);
+}
+
+// Lines "#SBATCH --OPTION", without those whose value is not there.
+class Directives {
+ public:
+  Directives& Flag(const std::string& option) {
+    text_ += "#SBATCH --" + option + "\n";
+    return *this;
+  }
+  template <typename T>
+  Directives& Value(const std::string& option, const T& value) {
+    return Flag(fmt::format("{}={}", option, value));
+  }
+  Directives& Given(const std::string& option, const std::string& value) {
+    return value.empty() ? *this : Value(option, value);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+std::string ShellWord(const std::string& text) {
+  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("_-./=:,+@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (is_plain) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string SlurmScript(const recipe::Recipe& recipe, const Job& job) {
+  const recipe::Launch& launch = recipe.launch;
+  Directives directives;
+  directives.Value("job-name", job.name).Value("nodes", job.nodes).Value("ntasks-per-node", 1);
+  if (job.gpus) directives.Value("gpus-per-node", job.ranks_per_node);
+  directives.Flag("exclusive");
+  if (launch.host_memory_bytes > 0)
+    directives.Value("mem", fmt::format("{}M", launch.host_memory_bytes >> 20));
+  if (launch.time_limit_s > 0) {
+    // To the tasks and not to this shell (without B:), so that the runs save.
+    directives.Value("time", Clock(launch.time_limit_s))
+        .Value("signal", fmt::format("TERM@{}", launch.grace_period_s));
+  }
+  directives.Given("partition", launch.queue).Given("account", launch.account).Given("qos", launch.priority);
+  directives.Flag(launch.retries > 0 ? "requeue" : "no-requeue");
+  directives.Value("open-mode", "append").Value("output", job.name + "-%j.log");
+
+  const std::string network =
+      launch.network == "efa" ? "export FI_EFA_USE_HUGE_PAGE=0   # the program starts processes\n" : "";
+  const std::string run =
+      fmt::format("{} run {} --out {}", ShellWord(launch.command), ShellWord(job.recipe), ShellWord(job.out));
+  return fmt::format(R"(#!/bin/bash
+{directives}
+# Written by engine launch slurm. It saves {grace} s before a time limit; a stop, and a failure that another try may cure, put it into the
+# queue again, up to {retries} times.
+set -u
+{network}# What the run's processes know each other by, and where they meet.
+export ENGINE_TOKEN=${{ENGINE_TOKEN:-$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')}}
+host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export ENGINE_MEETS_AT=$host:$((10000 + SLURM_JOB_ID % 20000))
+
+srun --kill-on-bad-exit=0 bash -c 'exec {run} --nodes {nodes} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {stopped} --retry-code {retry}'
+code=$?
+
+case $code in
+  0 | 1 | 2) exit $code ;;   # the end; the recipe, the data, the options: another try ends alike
+esac
+if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {retries} ]; then
+  echo "ended with $code; into the queue again"
+  scontrol requeue "$SLURM_JOB_ID" && exit 0
+fi
+exit $code
+)",
+                     fmt::arg("directives", directives.text()), fmt::arg("grace", launch.grace_period_s),
+                     fmt::arg("retries", launch.retries), fmt::arg("network", network),
+                     // Within the quotes of bash -c.
+                     fmt::arg("run",
+                              [&] {
+                                std::string inner;
+                                for (const char c : run)
+                                  inner += c == '\'' ? std::string("'\\''") : std::string(1, c);
+                                return inner;
+                              }()),
+                     fmt::arg("nodes", job.nodes), fmt::arg("stopped", kBatchStoppedCode),
+                     fmt::arg("retry", kBatchRetryCode));
+}
+
+}  // namespace engine::jobs

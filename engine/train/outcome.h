@@ -1,0 +1,33 @@
+// How a run ended, for whoever started it: DIR/outcome.json, the last file that a run writes. Its keys: docs/launch.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/base/status.h"
+
+namespace engine::train {
+
+struct Outcome {
+  enum class Kind { kFinished, kStopped, kFailed } kind = Kind::kFinished;  // stopped: by a signal, and saved
+  std::optional<std::int64_t> iteration =
+      {};                       // the last that was finished; of a run that was killed, not known
+  std::int64_t iterations = 0;  // of the recipe
+  std::string reason = {};      // of a failure
+  bool retryable = false;       // the same may go well another time
+};
+
+// Whether a failure is one of the machines: a device, its libraries, another rank. What recipe, data or training are to blame for comes
+// again.
+bool IsRetryable(const absl::Status& failure);
+
+absl::Status WriteOutcome(const std::string& out, const Outcome& outcome);
+// A run that goes on has no outcome. Whether there was one.
+absl::StatusOr<bool> RemoveOutcome(const std::string& out);
+
+// Of a run whose rank 0 was ended by a signal and could write nothing: that, unless the folder holds no run, or another run has it, or
+// there is an outcome.
+void WriteKilled(const std::string& out, std::int64_t iterations, int signal);
+
+}  // namespace engine::train

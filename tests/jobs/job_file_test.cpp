@@ -1,0 +1,175 @@
+// Files for schedulers: as data, as goldens that are reviewed, and what is refused.
+#include "engine/jobs/job_file.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/jobs/slurm.h"
+#include "engine/jobs/yaml.h"
+#include "engine/model/load.h"
+
+namespace engine::jobs {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const std::vector<std::string> kTwoNodes = {"parallelism.dp=8",
+                                            "cluster.nodes=2",
+                                            "training.global_batch=64",
+                                            "cluster.device=\"h200\"",
+                                            "cluster.devices_per_node=8",
+                                            "launch.image=\"registry.example.com/engine:1\"",
+                                            "launch.queue=\"team-a\"",
+                                            "launch.priority=\"high\"",
+                                            "launch.volumes=[\"fsx-claim:/fsx\"]",
+                                            "launch.recipe=\"/fsx/it's/r.toml\"",
+                                            "launch.out=\"/fsx/runs/gpt\"",
+                                            "launch.network=\"efa\"",
+                                            "launch.network_devices=32",
+                                            "launch.host_memory_bytes=\"1000GiB\"",
+                                            "launch.time_limit_s=86400"};
+
+recipe::Recipe Load(std::vector<std::string> sets) {
+  recipe::LoadOptions options;
+  options.sets = std::move(sets);
+  const recipe::LoadResult result = model::Load("recipes/quickstart.toml", options);
+  std::string errors;
+  for (const Diagnostic& diagnostic : result.diagnostics) errors += Format(diagnostic);
+  REQUIRE_MESSAGE(result.ok(), errors);
+  return result.recipe;
+}
+
+std::string FileOf(const recipe::Recipe& recipe, const std::string& scheduler) {
+  const absl::StatusOr<Job> job = JobOf(recipe, scheduler);
+  REQUIRE_MESSAGE(job.ok(), Message(job.status()));
+  return JobFile(recipe, *job, scheduler);
+}
+
+std::string ErrorOf(std::vector<std::string> sets, const std::string& scheduler) {
+  const absl::StatusOr<Job> job = JobOf(Load(std::move(sets)), scheduler);
+  REQUIRE_FALSE(job.ok());
+  return Message(job.status());
+}
+
+}  // namespace
+
+TEST_CASE("jobs: files are those that were looked at") {
+  const recipe::Recipe recipe = Load(kTwoNodes);
+  for (const std::string& scheduler : Schedulers()) {
+    const std::string path = std::string(ENGINE_SOURCE_DIR) + "/tests/jobs/golden/" + scheduler +
+                             (scheduler == "slurm" ? ".sh" : ".yaml");
+    const std::string text = FileOf(recipe, scheduler);
+    if (std::getenv("ENGINE_UPDATE_GOLDEN") != nullptr) {
+      std::ofstream(path, std::ios::binary) << text;
+      continue;
+    }
+    std::ifstream file(path, std::ios::binary);
+    REQUIRE_MESSAGE(file.good(), path);
+    CHECK_MESSAGE(std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()) == text,
+                  path);
+  }
+}
+
+TEST_CASE("jobs: a batch script runs on each node what was asked for, and is queued again where that helps") {
+  // The scheduler's commands are stood in for; sh says with which arguments the program would run.
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "engine_jobs_test";
+  std::filesystem::create_directories(folder);
+  const auto put = [&](const char* name, const std::string& text) {
+    std::ofstream(folder / name) << text;
+    std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
+  };
+  put("job.sh", FileOf(Load(kTwoNodes), "slurm"));
+  put("scontrol",
+      "#!/bin/sh\n[ \"$1\" = show ] && echo node7 && echo node8\n[ \"$1\" = requeue ] && echo again "
+      "$2\ntrue\n");
+  put("srun", "#!/bin/sh\nshift\nSLURM_NODEID=1 \"$@\"\nexit $CODE\n");
+  put("engine", "#!/bin/sh\nfor a in \"$@\"; do echo \"<$a>\"; done\necho ${#ENGINE_TOKEN}\n");
+  const auto run = [&](int code, int restarts) {
+    const std::string command = fmt::format(
+        "cd {0} && CODE={1} SLURM_RESTART_COUNT={2} SLURM_JOB_ID=42 SLURM_JOB_NODELIST=x PATH={0}:$PATH bash "
+        "job.sh; echo exit $?",
+        folder.string(), code, restarts);
+    std::FILE* pipe = ::popen(command.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    std::string text;
+    char buffer[4096];
+    for (std::size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
+      text.append(buffer, got);
+    ::pclose(pipe);
+    return text;
+  };
+  const std::string ran =
+      "<run>\n</fsx/it's/r.toml>\n<--out>\n</fsx/runs/"
+      "gpt>\n<--nodes>\n<2>\n<--node-rank>\n<1>\n<--coordinator>\n"
+      "<node7:10042>\n<--stopped-code>\n<75>\n<--retry-code>\n<76>\n32\n";
+  CHECK(run(0, 0) == ran + "exit 0\n");
+  CHECK(run(1, 0) == ran + "exit 1\n");
+  CHECK(run(2, 0) == ran + "exit 2\n");
+  for (const int code : {kBatchStoppedCode, kBatchRetryCode, 137}) {
+    CHECK(run(code, 99) ==
+          ran + fmt::format("ended with {}; into the queue again\nagain 42\nexit 0\n", code));
+    CHECK(run(code, 100) == ran + fmt::format("exit {}\n", code));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("jobs: what a scheduler must know and a recipe does not say is an error at its key") {
+  const std::string image = ErrorOf({}, "jobset");
+  CHECK_MESSAGE(
+      image.find(": error: launch.image is empty, and a pod runs a container's image") != std::string::npos,
+      image);
+  std::vector<std::string> sets = kTwoNodes;
+  sets.emplace_back("launch.volumes=[\"fsx-claim\"]");
+  const std::string volume = ErrorOf(sets, "pytorchjob");
+  CHECK_MESSAGE(volume.find("launch.volumes has 'fsx-claim', which is not a claim and where it is mounted") !=
+                    std::string::npos,
+                volume);
+  CHECK(JobOf(Load(sets), "slurm").ok());  // which mounts nothing
+  sets = kTwoNodes;
+  sets.emplace_back("launch.network=\"infiniband\"");
+  CHECK(ErrorOf(sets, "mpijob").find("network_resource") != std::string::npos);
+  sets = kTwoNodes;
+  sets.emplace_back("cluster.devices_per_node=0");
+  sets.emplace_back("cluster.nodes=0");
+  CHECK(ErrorOf(sets, "slurm").find("follows from cluster.devices_per_node, which is 0") !=
+        std::string::npos);
+}
+
+TEST_CASE("jobs: one node, processors alone, and names") {
+  const absl::StatusOr<Job> job = JobOf(Load({"parallelism.dp=2", "training.global_batch=8"}), "slurm");
+  REQUIRE(job.ok());
+  CHECK(job->name == "quickstart");
+  CHECK(job->nodes == 1);
+  CHECK(job->ranks_per_node == 4);
+  CHECK_FALSE(job->gpus);
+  const std::string script = JobFile(Load({}), *job, "slurm");
+  CHECK(script.find("gpus-per-node") == std::string::npos);
+  CHECK(script.find("--time=") == std::string::npos);
+  recipe::Recipe odd = Load({});
+  odd.path = "/x/7_GPT 2.v1.toml";
+  CHECK(JobOf(odd, "slurm")->name == "gpt-2-v1");
+  odd.path = "/x/42.toml";
+  CHECK_FALSE(JobOf(odd, "slurm").ok());
+}
+
+TEST_CASE("jobs: words of the shell, and YAML") {
+  CHECK(ShellWord("a/b-c_1.toml") == "a/b-c_1.toml");
+  CHECK(ShellWord("it's $HOME") == "'it'\\''s $HOME'");
+  CHECK(ShellWord("") == "''");
+  const Json value = {{"a", {{"b", Json::array()}, {"c", {1, "two", "yes", "3", "x: y"}}}},
+                      {"d", Json::array({{{"e", true}, {"f", nullptr}}, Json::array({1, 2})})},
+                      {"on", ""},
+                      {"g", Json::object()}};
+  CHECK(ToYaml(value) ==
+        "a:\n  b: []\n  c:\n  - 1\n  - two\n  - \"yes\"\n  - \"3\"\n  - \"x: y\"\n"
+        "d:\n- e: true\n  f: null\n- - 1\n  - 2\n\"on\": \"\"\ng: {}\n");
+}
+
+}  // namespace engine::jobs
