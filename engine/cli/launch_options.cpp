@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "engine/base/print.h"
 #include "engine/cli/process_group.h"
+#include "engine/cli/restarts.h"
+#include "engine/cli/stop_signals.h"
 #include "engine/launch/supervisor.h"
 #include "engine/train/outcome.h"
 #include "engine/train/run.h"
@@ -31,6 +35,7 @@ absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
     RETURN_IF_ERROR(launch::CheckToken("ENGINE_TOKEN", token));
     return token;
   }
+  if (!options.derived_token.empty()) return options.derived_token;
   if (options.nodes > 1) {
     return absl::InvalidArgumentError(
         "--nodes: several nodes need a token, the same on all: --token-file FILE, or ENGINE_TOKEN in the "
@@ -85,6 +90,58 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
     supervisor.coordinator = *endpoint;
   }
   return supervisor;
+}
+
+// What another try may cure. Signals by which a person, or a scheduler, ended it at once mean what they say.
+bool MayGoWell(int code) {
+  const int signal = code - kSignalBase;
+  const bool was_killed = signal > 0 && signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
+  return code == kDeviceFailed || code == kPeerLost || was_killed;
+}
+
+// A host may take its own name for a loopback address (Debian's /etc/hosts), where no other host can come.
+absl::Status CheckOthersCanCome(const LaunchOptions& options, const launch::SupervisorOptions& supervisor) {
+  const auto is_loopback = [](const std::string& address) {
+    return address.starts_with("127.") || address == "::1";
+  };
+  const std::string address = launch::LocalAddress(supervisor.listener);
+  const std::string& given = supervisor.coordinator.host;
+  if (options.nodes == 1 || !is_loopback(address) || is_loopback(given) || given == "localhost")
+    return absl::OkStatus();
+  return Unavailable(
+      "--coordinator {}: {} is {} for this machine itself (see its /etc/hosts), and the other hosts cannot "
+      "come there: give an "
+      "address that all can reach",
+      supervisor.coordinator.ToString(), given, address);
+}
+
+// The ranks of this host, from their start to their end. Error: they could not be started.
+absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, const LaunchOptions& options,
+                                              const std::string& out) {
+  ASSIGN_OR_RETURN(launch::SupervisorOptions supervisor, Prepare(recipe, options));
+  const bool has_rank_0 = supervisor.first_rank == 0;
+  if (has_rank_0) {
+    const auto known_by = options.awaits_name ? launch::Clock::now() + RendezvousOf(options).join_timeout
+                                              : launch::Clock::time_point::min();
+    ASSIGN_OR_RETURN(supervisor.listener, launch::Listen(supervisor.coordinator, known_by));
+    RETURN_IF_ERROR(CheckOthersCanCome(options, supervisor));
+    TellWhereEveryoneCanCome(supervisor.listener, "--coordinator");
+    supervisor.coordinator.port = launch::PortOf(supervisor.listener);
+  }
+  ASSIGN_OR_RETURN(launch::SupervisedEnd end,
+                   launch::Supervise(std::move(supervisor), {.peer_lost = kPeerLost, .stopped = kStopped}));
+  if (has_rank_0 && end.code != 0 && end.code != kStopped)
+    train::FinishOutcome(out, recipe.iterations(), end.verdict, MayGoWell(end.code));
+  return end;
+}
+
+// Waits; whether a signal has asked for a stop meanwhile. The run is saved as far as its newest checkpoint goes.
+bool StopComesWithin(std::chrono::milliseconds pause) {
+  constexpr auto kLook = std::chrono::milliseconds(20);
+  const StopSignals signals;
+  for (const auto end = launch::Clock::now() + pause; launch::Clock::now() < end && StopSignals::Came() == 0;)
+    std::this_thread::sleep_for(kLook);
+  return StopSignals::Came() != 0;
 }
 
 }  // namespace
@@ -148,6 +205,15 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
                  "Show the standard output of every rank, not of rank 0 alone")
       ->group(kProcesses);
   command
+      ->add_option("--max-restarts", options->max_restarts,
+                   "How often the ranks of this host are started again, from the newest checkpoint, after "
+                   "one was lost or "
+                   "killed, a device failed or the run hung; three such failures without a checkpoint "
+                   "between them end it")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
+      ->capture_default_str()
+      ->group(kProcesses);
+  command
       ->add_option(
           "--stopped-code", options->stopped_code,
           "Exit code of a run that a signal stopped before its end, and that is saved: for a scheduler that "
@@ -195,6 +261,11 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
 }
 
 absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launch::Placement>& placement) {
+  if (options.max_restarts > 0) {
+    return InvalidArgument(
+        "--max-restarts: is for runs whose ranks are processes that this one starts: --processes{}",
+        placement ? "; here " + placement->source + " has started them" : "");
+  }
   if (!placement && options.nodes_given) return absl::OkStatus();  // a script for any number of hosts, on one
   const std::string why =
       placement ? placement->source +
@@ -210,6 +281,7 @@ absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launc
 }
 
 absl::StatusOr<bool> TakeNode(const launch::Lookup& lookup, LaunchOptions* options) {
+  if (options->nodes_given && options->node_rank_given && !options->coordinator.empty()) return false;
   ASSIGN_OR_RETURN(const std::optional<launch::NodePlace> place, launch::FindNode(lookup));
   if (!place) return false;
   if (!options->nodes_given && place->nodes) {
@@ -222,17 +294,14 @@ absl::StatusOr<bool> TakeNode(const launch::Lookup& lookup, LaunchOptions* optio
   if (options->coordinator.empty() && place->coordinator) {
     options->coordinator = place->coordinator->ToString();
     options->awaits_name = true;
+    options->derived_token = place->token;
   }
   return place->nodes.has_value();
 }
 
 int FinalCode(int code, const LaunchOptions& options) {
   if (code == kStopped) return options.stopped_code;
-  const int signal = code - kSignalBase;
-  // Those by which a person, or a scheduler, ended it at once mean what they say.
-  const bool was_killed = signal > 0 && signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
-  const bool may_go_well = code == kDeviceFailed || code == kPeerLost || was_killed;
-  return may_go_well ? options.retry_code.value_or(code) : code;
+  return MayGoWell(code) ? options.retry_code.value_or(code) : code;
 }
 
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
@@ -251,27 +320,27 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
     TellOtherNodes(options, recipe.world_size(), status);
     return exit_code;
   };
-  absl::StatusOr<launch::SupervisorOptions> supervisor = Prepare(recipe, options);
-  if (!supervisor.ok()) return refuse(supervisor.status(), kUsage);
+  if (const absl::Status fits = Prepare(recipe, options).status(); !fits.ok()) return refuse(fits, kUsage);
   if (const absl::Status status = train::Check(recipe, ProfileOf(recipe, device)); !status.ok()) {
     return refuse(status, kFailed);
   }
-  const bool has_rank_0 = supervisor->first_rank == 0;
-  if (has_rank_0) {
-    const auto until = launch::Clock::now() + RendezvousOf(options).join_timeout;
-    absl::StatusOr<launch::Descriptor> listener = options.awaits_name
-                                                      ? launch::Listen(supervisor->coordinator, until)
-                                                      : launch::Listen(supervisor->coordinator);
-    if (!listener.ok()) return Complain(listener.status(), kFailed);
-    TellWhereEveryoneCanCome(*listener, "--coordinator");
-    supervisor->listener = *std::move(listener);
-    supervisor->coordinator.port = launch::PortOf(supervisor->listener);
+  Restarts restarts(train::CheckpointRoot(out), options.max_restarts);
+  for (;;) {
+    const absl::StatusOr<launch::SupervisedEnd> end = RunOnce(recipe, options, out);
+    if (!end.ok()) {  // a name that is not known yet is no fault of the recipe's
+      return FinalCode(Complain(end.status(), options.awaits_name ? kPeerLost : kFailed), options);
+    }
+    const bool may_begin = MayGoWell(end->code) && !end->asked_to_stop;
+    const std::optional<std::chrono::milliseconds> pause = may_begin ? restarts.Next() : std::nullopt;
+    if (!pause) {
+      if (!restarts.why().empty()) Print(stderr, "engine run: not started again: {}\n", restarts.why());
+      return FinalCode(end->code, options);
+    }
+    Print(stderr, "engine run: {}; restart {} of {} in {} s\n",
+          end->verdict.empty() ? "a rank of another host was lost" : end->verdict, restarts.count(),
+          restarts.most(), std::chrono::duration_cast<std::chrono::seconds>(*pause).count());
+    if (StopComesWithin(*pause)) return FinalCode(kStopped, options);
   }
-  const absl::StatusOr<int> code =
-      launch::Supervise(*std::move(supervisor), {.peer_lost = kPeerLost, .stopped = kStopped});
-  if (!code.ok()) return Complain(code.status(), kFailed);
-  if (has_rank_0 && *code > kSignalBase) train::WriteKilled(out, recipe.iterations(), *code - kSignalBase);
-  return FinalCode(*code, options);
 }
 
 }  // namespace engine::cli

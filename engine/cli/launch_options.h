@@ -23,13 +23,15 @@ struct LaunchOptions {
   std::int64_t node_rank = 0;
   bool node_rank_given = false;
   std::string coordinator;
-  bool awaits_name = false;  // of the coordinator: who starts hosts may make it known later than them
+  std::string derived_token;  // where none is given, and what started the hosts says enough to make one
+  bool awaits_name = false;   // of the coordinator: who starts hosts may make it known later than them
   std::optional<std::int64_t> ranks_per_node = {};  // that whoever started this host asks for
   std::string token_file;
   bool all_output = false;
   double join_timeout_s = 120;
   double heartbeat_timeout_s = 30;
   double hang_timeout_s = 600;
+  std::int64_t max_restarts = 0;  // of the ranks of this host
   int stopped_code = 0;           // the program's, where a signal stopped the run before its end
   std::optional<int> retry_code;  // where another try may go well; otherwise what happened has its own
 };

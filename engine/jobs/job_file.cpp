@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <utility>
 
 #include "engine/base/status.h"
 #include "engine/base/units.h"
@@ -53,11 +54,37 @@ std::string NameFrom(const std::string& file) {
   return name;
 }
 
+// What goes into lines of a script, and into comments, is one line.
+absl::Status CheckText(const Recipe& recipe) {
+  const recipe::Launch& launch = recipe.launch;
+  const std::pair<const char*, const std::string&> texts[] = {{"launch.queue", launch.queue},
+                                                              {"launch.account", launch.account},
+                                                              {"launch.priority", launch.priority},
+                                                              {"launch.token_secret", launch.token_secret},
+                                                              {"launch.command", launch.command},
+                                                              {"launch.recipe", launch.recipe},
+                                                              {"launch.out", launch.out}};
+  for (const auto& [key, text] : texts) {
+    const bool is_line =
+        std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; });
+    if (!is_line) return ErrorOf(recipe, key, fmt::format("{} has a character that is no text", key), "");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckKubernetes(const Recipe& recipe) {
   const recipe::Launch& launch = recipe.launch;
   if (launch.image.empty()) {
-    return ErrorOf(recipe, "launch.image", "launch.image is empty, and a pod runs a container's image",
-                   "image = \"registry.example.com/engine:1\", made by tools/Dockerfile (docs/kubernetes.md)");
+    return ErrorOf(
+        recipe, "launch.image", "launch.image is empty, and a pod runs a container's image",
+        "image = \"registry.example.com/engine:1\", made by tools/Dockerfile (docs/kubernetes.md)");
+  }
+  if (launch.network == "efa" && launch.host_memory_bytes == 0) {
+    return ErrorOf(recipe, "launch.host_memory_bytes",
+                   "launch.host_memory_bytes is 0, and Kubernetes takes a pod with the large pages of efa "
+                   "only if it asks for "
+                   "memory as well",
+                   "host_memory_bytes = \"1000GiB\"");
   }
   for (const std::string& volume : launch.volumes) {
     const std::size_t colon = volume.find(':');
@@ -109,6 +136,13 @@ absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
                     job.ranks),
         "devices_per_node = 8");
   }
+  RETURN_IF_ERROR(CheckText(recipe));
+  if (launch.time_limit_s > 0 && launch.grace_period_s >= launch.time_limit_s) {
+    return ErrorOf(recipe, "launch.grace_period_s",
+                   fmt::format("grace_period_s {} leaves nothing of time_limit_s {}", launch.grace_period_s,
+                               launch.time_limit_s),
+                   "");
+  }
   if (scheduler != "slurm") RETURN_IF_ERROR(CheckKubernetes(recipe));
   return job;
 }
@@ -131,14 +165,15 @@ std::string Summary(const Recipe& recipe, const Job& job, const std::string& sch
   line("image", batch ? "" : launch.image);
   line(batch ? "partition" : "queue", launch.queue);
   line("account", batch ? launch.account : "");
-  line("priority", launch.priority);
+  const bool by_runtime = scheduler == "trainjob";  // whose runtime says when it stops and starts again
+  line("priority", by_runtime ? "" : launch.priority);
   line("volumes", batch ? "" : fmt::format("{}", fmt::join(launch.volumes, ", ")));
   line("/dev/shm", batch ? "" : FormatBytes(launch.shared_memory_bytes));
   line("memory a node", launch.host_memory_bytes == 0 ? "" : FormatBytes(launch.host_memory_bytes));
   line("network", launch.network);
-  line("time limit", launch.time_limit_s == 0 ? "" : fmt::format("{} s", launch.time_limit_s));
-  line("time to save", fmt::format("{} s", launch.grace_period_s));
-  line("starts again", fmt::format("up to {}", recipe::Counted(launch.retries, "time")));
+  line("time limit", launch.time_limit_s == 0 || by_runtime ? "" : fmt::format("{} s", launch.time_limit_s));
+  line("time to save", by_runtime ? "" : fmt::format("{} s", launch.grace_period_s));
+  line("starts again", by_runtime ? "" : fmt::format("up to {}", recipe::Counted(launch.retries, "time")));
   text += fmt::format("Ask the scheduler itself, of the file: {}\n",
                       batch ? "sbatch --test-only FILE" : "kubectl apply --dry-run=server -f FILE");
   return text;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -39,9 +40,11 @@ class Writer {
           {"sagemaker.amazonaws.com/enable-job-auto-resume", launch_.retries > 0 ? "true" : "false"},
           {"sagemaker.amazonaws.com/job-max-retry-count", fmt::format("{}", launch_.retries)}};
     }
-    // Without nprocPerNode, WORLD_SIZE counts pods, as the program's --nodes does.
+    // OnFailure counts the restarts of all pods together. Without nprocPerNode, WORLD_SIZE counts pods, as the program's --nodes does.
     object["spec"] = {
-        {"runPolicy", WithDeadline({{"cleanPodPolicy", "None"}, {"backoffLimit", launch_.retries}})},
+        {"runPolicy",
+         WithDeadline({{"cleanPodPolicy", "None"},
+                       {"backoffLimit", hyperpod ? launch_.retries * job_.nodes : launch_.retries}})},
         {"pytorchReplicaSpecs", {{"Master", replicas(1)}}}};
     if (job_.nodes > 1) object["spec"]["pytorchReplicaSpecs"]["Worker"] = replicas(job_.nodes - 1);
     return object;
@@ -86,7 +89,10 @@ class Writer {
                     {"args", RunArguments()},
                     {"env", Environment()},
                     {"numNodes", job_.nodes}};
-    if (const Json limits = Limits(); !limits.empty()) trainer["resourcesPerNode"] = {{"limits", limits}};
+    trainer["numProcPerNode"] = job_.ranks_per_node;
+    if (const Json limits = Limits(); !limits.empty()) {
+      trainer["resourcesPerNode"] = {{"requests", limits}, {"limits", limits}};
+    }
     Json object = Head("trainer.kubeflow.org/v1alpha1", "TrainJob");
     object["spec"] = {
         {"runtimeRef", {{"name", "torch-distributed"}}},
@@ -100,7 +106,11 @@ class Writer {
   }
 
   Json MpiJob() const {
+    // mpirun passes SIGTERM on, and kills so many seconds later.
     std::vector<std::string> arguments = {
+        "--mca",
+        "odls_base_sigkill_timeout",
+        fmt::format("{}", launch_.grace_period_s),
         "--allow-run-as-root",
         "--bind-to",
         "none",
@@ -176,22 +186,35 @@ class Writer {
     return limits;
   }
 
+  // Each once: one may be mounted at several places.
+  std::vector<std::string> Claims() const {
+    std::vector<std::string> claims;
+    for (const std::string& volume : launch_.volumes) {
+      const std::string claim = volume.substr(0, volume.find(':'));
+      if (std::find(claims.begin(), claims.end(), claim) == claims.end()) claims.push_back(claim);
+    }
+    return claims;
+  }
+
   Json Volumes() const {
     Json volumes = Json::array(
         {{{"name", "shm"},
           {"emptyDir", {{"medium", "Memory"}, {"sizeLimit", Quantity(launch_.shared_memory_bytes)}}}}});
-    for (const std::string& volume : launch_.volumes) {
-      const std::string claim = volume.substr(0, volume.find(':'));
-      volumes.push_back({{"name", claim}, {"persistentVolumeClaim", {{"claimName", claim}}}});
+    const std::vector<std::string> claims = Claims();
+    for (std::size_t i = 0; i < claims.size(); ++i) {
+      volumes.push_back(
+          {{"name", fmt::format("volume-{}", i)}, {"persistentVolumeClaim", {{"claimName", claims[i]}}}});
     }
     return volumes;
   }
 
   Json Mounts() const {
     Json mounts = Json::array({{{"name", "shm"}, {"mountPath", "/dev/shm"}}});
+    const std::vector<std::string> claims = Claims();
     for (const std::string& volume : launch_.volumes) {
       const std::size_t colon = volume.find(':');
-      mounts.push_back({{"name", volume.substr(0, colon)}, {"mountPath", volume.substr(colon + 1)}});
+      const auto claim = std::find(claims.begin(), claims.end(), volume.substr(0, colon)) - claims.begin();
+      mounts.push_back({{"name", fmt::format("volume-{}", claim)}, {"mountPath", volume.substr(colon + 1)}});
     }
     return mounts;
   }

@@ -54,8 +54,9 @@ std::string SlurmScript(const recipe::Recipe& recipe, const Job& job) {
   directives.Value("job-name", job.name).Value("nodes", job.nodes).Value("ntasks-per-node", 1);
   if (job.gpus) directives.Value("gpus-per-node", job.ranks_per_node);
   directives.Flag("exclusive");
-  if (launch.host_memory_bytes > 0)
-    directives.Value("mem", fmt::format("{}M", launch.host_memory_bytes >> 20));
+  // 0: all of a node's, which --exclusive by itself does not give.
+  directives.Value("mem",
+                   launch.host_memory_bytes == 0 ? "0" : fmt::format("{}M", launch.host_memory_bytes >> 20));
   if (launch.time_limit_s > 0) {
     // To the tasks and not to this shell (without B:), so that the runs save.
     directives.Value("time", Clock(launch.time_limit_s))
@@ -79,7 +80,7 @@ export ENGINE_TOKEN=${{ENGINE_TOKEN:-$(head -c 16 /dev/urandom | od -An -tx1 | t
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export ENGINE_MEETS_AT=$host:$((10000 + SLURM_JOB_ID % 20000))
 
-srun --kill-on-bad-exit=0 bash -c 'exec {run} --nodes {nodes} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {stopped} --retry-code {retry}'
+srun --kill-on-bad-exit=0 --mpi=none bash -c 'exec {run} --nodes {nodes} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {stopped} --retry-code {retry}'
 code=$?
 
 case $code in

@@ -291,7 +291,10 @@ absl::StatusOr<std::optional<NodePlace>> NodeOfIndexedJob(const Lookup& lookup) 
 }  // namespace
 
 absl::StatusOr<std::optional<NodePlace>> FindNode(const Lookup& lookup) {
-  if (lookup("LOCAL_RANK") || lookup("ENGINE_RANK")) return std::nullopt;  // this is a rank
+  for (const char* of_a_rank :
+       {"LOCAL_RANK", "ENGINE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (lookup(of_a_rank)) return std::nullopt;
+  }
   std::optional<NodePlace> place;
   for (const auto find : {NodeOfPet, NodeOfLeaderWorkerSet, NodeOfSkyPilot, NodeOfIndexedJob}) {
     ASSIGN_OR_RETURN(place, find(lookup));
@@ -302,6 +305,10 @@ absl::StatusOr<std::optional<NodePlace>> FindNode(const Lookup& lookup) {
     const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(*coordinator);
     if (!endpoint.ok()) return WithContext(endpoint.status(), "ENGINE_COORDINATOR");
     place->coordinator = *endpoint;
+  }
+  if (place && place->coordinator) {
+    place->token = HashHex(
+        fmt::format("{} {} {}", place->source, place->coordinator->ToString(), static_cast<long>(getuid())));
   }
   return place;
 }

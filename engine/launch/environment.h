@@ -57,12 +57,14 @@ struct NodePlace {
   std::int64_t node_rank = 0;
   std::optional<Endpoint> coordinator = {};  // where node 0 listens; its name may take a while to be known
   std::optional<std::int64_t> ranks_per_node = {};
+  // Follows from source, coordinator and user: enough against accidents, not against somebody who wants in.
+  std::string token = {};
 };
 
 // nullopt: nothing says that this process has such a place. The first of these that is there decides:
 //   PET_*            PET_NNODES, PET_NODE_RANK and, where it is a number, PET_NPROC_PER_NODE; PET_MASTER_ADDR and PET_MASTER_PORT, or
-//                    MASTER_ADDR and MASTER_PORT. Kubeflow's TrainJob and PyTorchJob set them, for a torchrun in each pod; of ranks
-//                    that a torchrun has started (LOCAL_RANK is set) they say nothing. PyTorchJob sets RANK and WORLD_SIZE as
+//                    MASTER_ADDR and MASTER_PORT. Kubeflow's TrainJob and PyTorchJob set them, for a torchrun in each pod; of the ranks
+//                    that a launcher has started they say nothing. PyTorchJob sets RANK and WORLD_SIZE as
 //                    well, which then count pods
 //   LeaderWorkerSet  LWS_GROUP_SIZE, LWS_WORKER_INDEX, LWS_LEADER_ADDRESS, with port 29500
 //   SkyPilot         SKYPILOT_NUM_NODES, SKYPILOT_NODE_RANK, SKYPILOT_NODE_IPS (one a line, node 0's first), with port 29500

@@ -134,7 +134,7 @@ class Supervisor {
   Supervisor(SupervisorOptions& options, const Signals& signals, SupervisedCodes codes)
       : options_(options), signals_(signals), codes_(codes) {}
 
-  absl::StatusOr<int> Run() {
+  absl::StatusOr<SupervisedEnd> Run() {
     std::fflush(nullptr);  // what is buffered must not be written by the children too
     absl::Status started;
     for (std::int64_t local = 0; local < options_.local_size && started.ok(); ++local) started = Start(local);
@@ -156,11 +156,15 @@ class Supervisor {
     log_.Flush();
     FinishReport();
     server_.reset();
+    return SupervisedEnd{.code = Code(), .asked_to_stop = stop_requests_.any(), .verdict = whole_verdict_};
+  }
+
+ private:
+  int Code() const {
     if (stopped_by_ != 0) return kSignalBase + stopped_by_;
     return code_ == 0 && stopped_ ? codes_.stopped : code_;
   }
 
- private:
   struct Pipe {
     Descriptor out, in;
   };
@@ -312,7 +316,8 @@ class Supervisor {
       for (Lines& lines : lines_) {
         if (lines.rank == failed_.rank) PumpAll(lines);
       }
-      log_.Tell(failed_.rank, fmt::format("rank {} (pid {}) {}", failed_.rank, failed_.pid, verdict_));
+      whole_verdict_ = fmt::format("rank {} (pid {}) {}", failed_.rank, failed_.pid, verdict_);
+      log_.Tell(failed_.rank, whole_verdict_);
       Report();
     }
     code_ = by_itself ? code : codes_.peer_lost;
@@ -374,6 +379,7 @@ class Supervisor {
   bool stopped_ = false;  // a rank, before the end
   Child failed_;          // the first that failed by itself
   std::string verdict_;   // of it
+  std::string whole_verdict_;
   std::unique_ptr<Server> server_;
   std::thread report_;              // tells the rendezvous of the failure
   std::atomic<bool> moot_ = false;  // nobody is left who could hear the report
@@ -385,7 +391,7 @@ class Supervisor {
 
 }  // namespace
 
-absl::StatusOr<int> Supervise(SupervisorOptions options, SupervisedCodes codes) {
+absl::StatusOr<SupervisedEnd> Supervise(SupervisorOptions options, SupervisedCodes codes) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Signals> signals, Signals::Make());
   return Supervisor(options, *signals, codes).Run();
 }

@@ -43,6 +43,12 @@ struct SupervisedCodes {
   int stopped = 0;    // stopped by a signal before the end, and saved: no failure
 };
 
+struct SupervisedEnd {
+  int code = 0;
+  bool asked_to_stop = false;  // by a signal, whatever came of it
+  std::string verdict;  // of the rank that failed first by itself: "rank 1 (pid 42) ended with exit code 4"
+};
+
 struct SupervisorOptions {
   std::int64_t world = 1;
   std::int64_t first_rank = 0;  // of this host
@@ -58,12 +64,12 @@ struct SupervisorOptions {
 // Runs the processes to their end. Rank 0's output stays as it is; lines of other ranks begin with "rank 3:
 // ", and a reason ("engine run: …") that several give is told once. SIGINT, SIGTERM and SIGHUP are passed on;
 // one that insists (stop_requests.h) kills all ranks, and 128 + its number is returned. When a rank fails,
-// the others have 5 s to end by themselves, then get SIGTERM, and SIGKILL 3 s later. Returns the exit code of
+// the others have 5 s to end by themselves, then get SIGTERM, and SIGKILL 3 s later. The code is that of
 // the rank that failed first by itself (128 + n where signal n ended it), `peer_lost` where all that failed
 // ended because of a rank elsewhere, `stopped` where none failed and one ended with that code, or 0; how the first one ended is told on standard error, after its own
 // last words and before those of others, and to ranks on all hosts that wait for it to join. Error: a rank
 // cannot be started. Call from the main thread: the processes die with it.
-absl::StatusOr<int> Supervise(SupervisorOptions options, SupervisedCodes codes);
+absl::StatusOr<SupervisedEnd> Supervise(SupervisorOptions options, SupervisedCodes codes);
 
 // The arguments of this process.
 std::vector<std::string> OwnArguments();

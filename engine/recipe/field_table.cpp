@@ -665,7 +665,7 @@ Rows ClusterRows() {
           .Doc("Kubernetes: size of /dev/shm, which is 64 MiB without; NCCL needs more."),
       FIELD(launch.host_memory_bytes)
           .Bytes()
-          .Doc("Memory of a node that is asked for; 0: SLURM gives all, Kubernetes what is there."),
+          .Doc("Memory of a node that is asked for; 0: all (SLURM), or none is named (Kubernetes)."),
       FIELD(launch.network)
           .Words({"none", "efa", "infiniband"})
           .Doc("Network between the nodes: which settings of NCCL and which permissions it needs."),

@@ -6,12 +6,12 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/file.h"
+#include "engine/base/file_io.h"
 #include "engine/base/write_file.h"
 #include "engine/driver/run_folder.h"
 #include "engine/train/run_lock.h"
@@ -35,6 +35,12 @@ std::string PathOfOutcome(const std::string& out) {
   return (std::filesystem::path(out) / driver::kOutcomeName).string();
 }
 
+// Names of files are bytes, and a reason may have one.
+std::string TextOf(const nlohmann::ordered_json& json) {
+  constexpr int kIndent = 2;
+  return json.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 bool IsRetryable(const absl::Status& failure) {
@@ -53,10 +59,7 @@ absl::Status WriteOutcome(const std::string& out, const Outcome& outcome) {
   }
   json["host"] = host.data();
   json["ended"] = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
-  constexpr int kIndent = 2;
-  // Names of files are bytes, and a reason may have one.
-  return WriteFile(PathOfOutcome(out),
-                   json.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return WriteFile(PathOfOutcome(out), TextOf(json));
 }
 
 absl::StatusOr<bool> RemoveOutcome(const std::string& out) {
@@ -66,16 +69,28 @@ absl::StatusOr<bool> RemoveOutcome(const std::string& out) {
   return removed;
 }
 
-void WriteKilled(const std::string& out, std::int64_t iterations, int signal) {
+void FinishOutcome(const std::string& out, std::int64_t iterations, const std::string& verdict,
+                   bool retryable) {
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::path(out) / driver::kMetricsName, error)) return;
   const absl::StatusOr<RunLock> lock = RunLock::Take(out);
-  if (!lock.ok() || std::filesystem::exists(PathOfOutcome(out), error)) return;
-  WriteOutcome(out, {.kind = Outcome::Kind::kFailed,
-                     .iterations = iterations,
-                     .reason = fmt::format("rank 0 was killed by signal {} ({})", signal, strsignal(signal)),
-                     .retryable = true})
-      .IgnoreError();  // the exit code says it, too
+  if (!lock.ok()) return;
+  constexpr std::int64_t kMostBytes = 1 << 20;
+  const absl::StatusOr<std::string> text = ReadWholeFile(PathOfOutcome(out), kMostBytes);
+  if (!text.ok()) {
+    WriteOutcome(out, {.kind = Outcome::Kind::kFailed,
+                       .iterations = iterations,
+                       .reason = verdict.empty() ? "its ranks were ended" : verdict,
+                       .retryable = retryable})
+        .IgnoreError();  // the exit code says it, too
+    return;
+  }
+  const nlohmann::ordered_json written =
+      nlohmann::ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!written.is_object() || written.value("outcome", "") != "failed") return;
+  nlohmann::ordered_json finished = written;
+  finished["retryable"] = retryable;
+  if (finished != written) WriteFile(PathOfOutcome(out), TextOf(finished)).IgnoreError();
 }
 
 }  // namespace engine::train

@@ -26,8 +26,9 @@ absl::Status WriteOutcome(const std::string& out, const Outcome& outcome);
 // A run that goes on has no outcome. Whether there was one.
 absl::StatusOr<bool> RemoveOutcome(const std::string& out);
 
-// Of a run whose rank 0 was ended by a signal and could write nothing: that, unless the folder holds no run, or another run has it, or
-// there is an outcome.
-void WriteKilled(const std::string& out, std::int64_t iterations, int signal);
+// After a run that failed: what it wrote, with `retryable`, which its ranks' exit codes tell better than rank 0 knew; where rank 0 could
+// write nothing, `verdict` as the reason. Nothing where the folder holds no run, or another run has it by now.
+void FinishOutcome(const std::string& out, std::int64_t iterations, const std::string& verdict,
+                   bool retryable);
 
 }  // namespace engine::train

@@ -36,6 +36,8 @@ class Training {
     absl::Status status = Train();
     // Nobody hangs up before all have had what they wait for.
     if (status.ok() && run_.processes != nullptr) status = run_.processes->Barrier("end");
+    // What ends all ranks may be another's failure, of which this one has seen no more than that it is gone.
+    if (!status.ok() && run_.processes != nullptr) status = run_.processes->Fail(status);
     if (owns_folder_) {
       const absl::Status told = WriteOutcome(run_.options.out, OutcomeOf(status));
       if (status.ok()) status = told;
@@ -60,9 +62,12 @@ class Training {
         AgreeOnResumePoint({run_.recipe, run_.fingerprints, run_.options.out, run_.options.fresh},
                            run_.Leads(), run_.processes));
     if (resume) retention_.Resumed(resume->reader.metadata().iteration);
+    if (run_.Leads()) {  // what the last attempt came to is not this one's
+      RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
+      owns_folder_ = true;
+    }
     if (resume) end_.iteration = resume->reader.metadata().iteration;
     if (resume && end_.iteration >= run_.recipe.iterations()) {
-      owns_folder_ = run_.Leads();
       return NothingToTrain(*resume);
     }
     std::optional<StartPoint> start;
@@ -71,8 +76,6 @@ class Training {
     }
     if (run_.Leads()) {
       RETURN_IF_ERROR(PrepareFolder(run_));
-      RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
-      owns_folder_ = true;
     }
     return TrainFrom(resume, start);
   }

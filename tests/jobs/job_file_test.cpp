@@ -14,27 +14,29 @@
 #include "engine/jobs/slurm.h"
 #include "engine/jobs/yaml.h"
 #include "engine/model/load.h"
+#include "tests/data/temp_dir.h"
 
 namespace engine::jobs {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-const std::vector<std::string> kTwoNodes = {"parallelism.dp=8",
-                                            "cluster.nodes=2",
-                                            "training.global_batch=64",
-                                            "cluster.device=\"h200\"",
-                                            "cluster.devices_per_node=8",
-                                            "launch.image=\"registry.example.com/engine:1\"",
-                                            "launch.queue=\"team-a\"",
-                                            "launch.priority=\"high\"",
-                                            "launch.volumes=[\"fsx-claim:/fsx\"]",
-                                            "launch.recipe=\"/fsx/it's/r.toml\"",
-                                            "launch.out=\"/fsx/runs/gpt\"",
-                                            "launch.network=\"efa\"",
-                                            "launch.network_devices=32",
-                                            "launch.host_memory_bytes=\"1000GiB\"",
-                                            "launch.time_limit_s=86400"};
+const std::vector<std::string> kTwoNodes = {
+    "parallelism.dp=8",
+    "cluster.nodes=2",
+    "training.global_batch=64",
+    "cluster.device=\"h200\"",
+    "cluster.devices_per_node=8",
+    "launch.image=\"registry.example.com/engine:1\"",
+    "launch.queue=\"team-a\"",
+    "launch.priority=\"high\"",
+    "launch.volumes=[\"fsx-claim:/fsx\",\"data.claim:/data\",\"fsx-claim:/again\"]",
+    "launch.recipe=\"/fsx/it's/r.toml\"",
+    "launch.out=\"/fsx/runs/gpt\"",
+    "launch.network=\"efa\"",
+    "launch.network_devices=32",
+    "launch.host_memory_bytes=\"1000GiB\"",
+    "launch.time_limit_s=86400"};
 
 recipe::Recipe Load(std::vector<std::string> sets) {
   recipe::LoadOptions options;
@@ -79,23 +81,22 @@ TEST_CASE("jobs: files are those that were looked at") {
 
 TEST_CASE("jobs: a batch script runs on each node what was asked for, and is queued again where that helps") {
   // The scheduler's commands are stood in for; sh says with which arguments the program would run.
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "engine_jobs_test";
-  std::filesystem::create_directories(folder);
+  const data::TempDir folder;
   const auto put = [&](const char* name, const std::string& text) {
-    std::ofstream(folder / name) << text;
+    data::WriteFile(folder / name, text);
     std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
   };
   put("job.sh", FileOf(Load(kTwoNodes), "slurm"));
   put("scontrol",
       "#!/bin/sh\n[ \"$1\" = show ] && echo node7 && echo node8\n[ \"$1\" = requeue ] && echo again "
       "$2\ntrue\n");
-  put("srun", "#!/bin/sh\nshift\nSLURM_NODEID=1 \"$@\"\nexit $CODE\n");
+  put("srun", "#!/bin/sh\nshift 2\nSLURM_NODEID=1 \"$@\"\nexit $CODE\n");
   put("engine", "#!/bin/sh\nfor a in \"$@\"; do echo \"<$a>\"; done\necho ${#ENGINE_TOKEN}\n");
   const auto run = [&](int code, int restarts) {
     const std::string command = fmt::format(
         "cd {0} && CODE={1} SLURM_RESTART_COUNT={2} SLURM_JOB_ID=42 SLURM_JOB_NODELIST=x PATH={0}:$PATH bash "
         "job.sh; echo exit $?",
-        folder.string(), code, restarts);
+        folder.path(), code, restarts);
     std::FILE* pipe = ::popen(command.c_str(), "r");
     REQUIRE(pipe != nullptr);
     std::string text;
@@ -117,7 +118,6 @@ TEST_CASE("jobs: a batch script runs on each node what was asked for, and is que
           ran + fmt::format("ended with {}; into the queue again\nagain 42\nexit 0\n", code));
     CHECK(run(code, 100) == ran + fmt::format("exit {}\n", code));
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("jobs: what a scheduler must know and a recipe does not say is an error at its key") {
@@ -132,6 +132,15 @@ TEST_CASE("jobs: what a scheduler must know and a recipe does not say is an erro
                     std::string::npos,
                 volume);
   CHECK(JobOf(Load(sets), "slurm").ok());  // which mounts nothing
+  sets = kTwoNodes;
+  sets.emplace_back("launch.host_memory_bytes=0");
+  CHECK(ErrorOf(sets, "jobset").find("launch.host_memory_bytes is 0, and Kubernetes") != std::string::npos);
+  sets = kTwoNodes;
+  sets.emplace_back("launch.grace_period_s=86400");
+  CHECK(ErrorOf(sets, "slurm").find("leaves nothing of time_limit_s 86400") != std::string::npos);
+  sets = kTwoNodes;
+  sets.emplace_back("launch.queue=\"a\\nb\"");
+  CHECK(ErrorOf(sets, "slurm").find("launch.queue has a character that is no text") != std::string::npos);
   sets = kTwoNodes;
   sets.emplace_back("launch.network=\"infiniband\"");
   CHECK(ErrorOf(sets, "mpijob").find("network_resource") != std::string::npos);

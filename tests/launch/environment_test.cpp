@@ -246,7 +246,11 @@ TEST_CASE("nodes: what starts a process on each host says which host it is") {
   CHECK(MustFindNode(without).coordinator->ToString() == "other:23456");
   CHECK(MustFindNode(With(kPod, "ENGINE_COORDINATOR", "mine:1")).coordinator->ToString() == "mine:1");
   CHECK_FALSE(FindNodeIn(With(kPod, "LOCAL_RANK", "0"))->has_value());  // a rank of torchrun
+  CHECK_FALSE(FindNodeIn(With(kPod, "OMPI_COMM_WORLD_RANK", "0"))->has_value());
+  CHECK_FALSE(FindNodeIn(With(kPod, "PMI_RANK", "0"))->has_value());
   CHECK_FALSE(FindNodeIn({{"RANK", "0"}})->has_value());
+  CHECK(pod.token.size() == 32);
+  CHECK(MustFindNode(With(kPod, "PET_NODE_RANK", "0")).token == pod.token);
 
   const NodePlace group =
       MustFindNode({{"LWS_GROUP_SIZE", "2"}, {"LWS_WORKER_INDEX", "1"}, {"LWS_LEADER_ADDRESS", "lead.svc"}});

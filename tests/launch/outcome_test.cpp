@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/launch/background.h"
 
@@ -35,6 +39,15 @@ std::string RunOf(const TinyRun& tiny, const std::string& settings) {
   return "run " + tiny.recipe + " --set parallelism.dp=2 --threads 2 --out " + tiny.out + settings + kCodes;
 }
 
+// Within 30 s.
+bool Comes(const std::function<bool()>& holds) {
+  for (int i = 0; i < 6000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -55,7 +68,7 @@ TEST_CASE("outcome: a run that a signal stops has the code that was asked for") 
     INFO(form);
     const TinyRun tiny;
     CHECK(RunProgram(RunOf(tiny, form)).exit_code == 0);
-    Background run(tiny, "stopped", RunOf(tiny, kEndless + form));
+    Background run(tiny, "stopped", RunOf(tiny, kEndless + form + (form.empty() ? "" : " --max-restarts 2")));
     REQUIRE_MESSAGE(WaitForMetrics(tiny.out, 4000), run.log());
     CHECK_FALSE(HasOutcome(tiny.out));  // that of before is not this run's
     kill(run.pid(), SIGTERM);
@@ -78,9 +91,80 @@ TEST_CASE("outcome: a run whose rank is killed may go well another time") {
     CHECK(outcome["outcome"] == "failed");
     CHECK(outcome["retryable"] == true);
     CHECK(outcome["iteration"].is_null() == (rank == 0));
-    CHECK_MESSAGE(Contains(outcome["reason"], rank == 0 ? "rank 0 was killed by signal 9" : "rank 1"),
+    CHECK_MESSAGE(Contains(outcome["reason"], rank == 0 ? "was killed by signal 9" : "rank 1"),
                   outcome["reason"]);
   }
+}
+
+TEST_CASE("restarts: a run whose ranks are killed goes on by itself, to the same bits") {
+  const TinyRun tiny;
+  const std::string settings =
+      " --set training.iterations=80 --set checkpoint.interval=1 --set checkpoint.keep=2 --processes";
+  Background run(tiny, "killed", RunOf(tiny, settings + " --max-restarts 5"));
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
+    REQUIRE_MESSAGE(WaitForMetrics(tiny.out, rank == 0 ? 2000 : 6000), run.log());
+    const std::string before = NewestCheckpoint(tiny.out);
+    const std::vector<pid_t> ranks = run.children();
+    REQUIRE(ranks.size() == 2);
+    kill(ranks[rank], SIGKILL);
+    CHECK(Comes([&] {
+      return NewestCheckpoint(tiny.out) > before && run.children().size() == 2 && run.children() != ranks;
+    }));
+  }
+  CHECK_MESSAGE(run.Wait(120) == 0, run.log());
+  CHECK_MESSAGE(Contains(run.log(), "was killed by signal 9 (Killed); restart 1 of 5 in 1 s\n"), run.log());
+  CHECK_MESSAGE(Contains(run.log(), "was killed by signal 9 (Killed); restart 2 of 5 in 1 s\n"), run.log());
+  CHECK(run.log().find("restart 3") == std::string::npos);
+  CHECK(OutcomeIn(tiny.out)["outcome"] == "finished");
+  const std::string other = tiny.out + "_undisturbed";
+  CHECK(RunProgram("run " + tiny.recipe + " --set parallelism.dp=2 --threads 2 --out " + other + settings)
+            .exit_code == 0);
+  int shards = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(other + "/checkpoints/iteration_0000080")) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("rank_")) continue;
+    ++shards;
+    CHECK(data::ReadFile(entry.path()) ==
+          data::ReadFile(tiny.out + "/checkpoints/iteration_0000080/" + name));
+  }
+  CHECK(shards > 0);
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE(
+    "restarts: without a checkpoint between them three failures are the end, and a stop is one at once") {
+  const TinyRun tiny;
+  const std::string settings =
+      " --set training.iterations=200000 --set checkpoint.interval=0 --processes --max-restarts 9";
+  const auto kill_rank = [](const Background& run) {
+    REQUIRE(Comes([&] { return run.children().size() == 2; }));
+    kill(run.children().at(1), SIGKILL);
+    CHECK(Comes([&] { return run.children().size() != 2; }));
+  };
+  Background run(tiny, "vain", RunOf(tiny, settings));
+  for (int failure = 0; failure < 3; ++failure) kill_rank(run);
+  CHECK_MESSAGE(run.Wait(60) == 75, run.log());
+  CHECK_MESSAGE(Contains(run.log(), "restart 2 of 9 in 2 s\n"), run.log());
+  CHECK_MESSAGE(Contains(run.log(), "not started again: 3 failures without a checkpoint between them\n"),
+                run.log());
+
+  Background stopped(tiny, "stopped", RunOf(tiny, settings));
+  kill_rank(stopped);
+  CHECK(Comes([&] { return stopped.log().find("restart 1 of 9") != std::string::npos; }));
+  kill(stopped.pid(), SIGTERM);
+  CHECK_MESSAGE(stopped.Wait(20) == 43, stopped.log());
+  CHECK(!HasOrphans(tiny));
+
+  const ProgramResult wrong = RunProgram(RunOf(tiny, settings + " --set model.hidden=17"));
+  CHECK(wrong.exit_code == 1);
+  CHECK(wrong.output.find("restart 1") == std::string::npos);
+
+  const ProgramResult alone = RunProgram("run " + tiny.recipe + " --max-restarts 1");
+  CHECK(alone.exit_code == 2);
+  CHECK_MESSAGE(
+      Contains(alone.output,
+               "--max-restarts: is for runs whose ranks are processes that this one starts: --processes"),
+      alone.output);
 }
 
 TEST_CASE("outcome: a training that fails by itself fails again") {

@@ -69,10 +69,10 @@ Outcome Supervised(
       pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
       std::this_thread::sleep_for(std::chrono::minutes(1));
     }).detach();
-    const absl::StatusOr<int> code =
+    const absl::StatusOr<SupervisedEnd> end =
         Supervise(std::move(options), {.peer_lost = kPeerLost, .stopped = kStoppedCode});
     std::fflush(nullptr);
-    _exit(code.ok() ? *code : 99);
+    _exit(end.ok() ? end->code : 99);
   }
   then(pid);
   int status = 0;
@@ -205,9 +205,9 @@ TEST_CASE("supervisor: a program that cannot be started") {
   SupervisorOptions options;
   options.program = "/nowhere/engine";
   options.arguments = {"engine"};
-  const absl::StatusOr<int> code =
+  const absl::StatusOr<SupervisedEnd> end =
       Supervise(std::move(options), {.peer_lost = kPeerLost, .stopped = kStoppedCode});
-  CHECK(Message(code.status()) == "/nowhere/engine cannot be started as rank 0: No such file or directory");
+  CHECK(Message(end.status()) == "/nowhere/engine cannot be started as rank 0: No such file or directory");
 }
 
 TEST_CASE("supervisor: arguments and tokens") {

@@ -22,7 +22,7 @@ export ENGINE_TOKEN=${ENGINE_TOKEN:-$(head -c 16 /dev/urandom | od -An -tx1 | tr
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export ENGINE_MEETS_AT=$host:$((10000 + SLURM_JOB_ID % 20000))
 
-srun --kill-on-bad-exit=0 bash -c 'exec engine run '\''/fsx/it'\''\'\'''\''s/r.toml'\'' --out /fsx/runs/gpt --nodes 2 --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code 75 --retry-code 76'
+srun --kill-on-bad-exit=0 --mpi=none bash -c 'exec engine run '\''/fsx/it'\''\'\'''\''s/r.toml'\'' --out /fsx/runs/gpt --nodes 2 --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code 75 --retry-code 76'
 code=$?
 
 case $code in
