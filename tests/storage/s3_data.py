@@ -214,6 +214,18 @@ def masks(bench):
     expect("half_loss_mask.idx: is not an index, it does not start with MMIDIDX" in text, text)
 
 
+def reads_ahead(bench):
+    """A run begins with requests for many microbatches at once, in the first stage of a pipeline as in the last."""
+    copies = ["local_text_document"] * 8  # so that samples lie far from one another
+    bench.run("data", "merge", *copies, "--output-prefix", "s3://sets/long")
+    for pp in (1, 2):
+        bench.server.most_busy = 0
+        bench.server.faults = [{"method": "GET", "path": "long\\.bin", "after": 1, "times": 1 << 30, "do": "together", "count": 8}]
+        bench.losses(f"ahead{pp}", "s3://sets/long", "training.micro_batch=1", "training.iterations=1", f"parallelism.pp={pp}")
+        bench.server.faults = []
+        expect(bench.server.most_busy >= 8, f"pp {pp}: at most {bench.server.most_busy} requests under way at once")
+
+
 def mistakes(bench):
     recipe = bench.recipe("good", "s3://sets/made_text_document")
     bench.requests()
@@ -274,7 +286,7 @@ def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         bench = Bench(engine, pathlib.Path(folder).resolve())
-        for check in (builds, conversations, looks, runs, masks, mistakes, sockets):
+        for check in (builds, conversations, looks, runs, masks, reads_ahead, mistakes, sockets):
             try:
                 check(bench)
             except Failed as failure:
