@@ -27,6 +27,17 @@ std::vector<std::size_t> Boundaries(std::string_view text) {
   return boundaries;
 }
 
+// The id of a token that a key of the recipe names.
+absl::StatusOr<std::int32_t> IdOf(const tokenizer::Description& description, const std::string& token,
+                                  std::int64_t vocab) {
+  const std::int32_t id = tokenizer::FindToken(description, token);
+  if (id == tokenizer::kNoToken)
+    return InvalidArgument("{}: has no token \"{}\"", description.source, Shown(token));
+  if (id < vocab) return id;
+  return InvalidArgument("token \"{}\" is {}, and the model's vocabulary has {} tokens", Shown(token), id,
+                         vocab);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MiddleFiller>> MiddleFiller::Make(const recipe::Recipe& recipe,
@@ -37,6 +48,8 @@ absl::StatusOr<std::unique_ptr<MiddleFiller>> MiddleFiller::Make(const recipe::R
   filler->seed_ = static_cast<std::uint64_t>(recipe.training.seed);
   filler->rate_ = fim.rate;
   filler->spm_rate_ = fim.spm_rate;
+  filler->fragment_rate_ = fim.fragment_rate;
+  filler->no_prefix_ = fim.no_prefix;
   ASSIGN_OR_RETURN(filler->tokenizer_, MakeTokenizer(recipe.data.tokenizer));
   ASSIGN_OR_RETURN(const tokenizer::Description description,
                    tokenizer::ReadTokenizer(recipe.data.tokenizer.path));
@@ -45,24 +58,43 @@ absl::StatusOr<std::unique_ptr<MiddleFiller>> MiddleFiller::Make(const recipe::R
         std::tuple("data.fim.middle_token", &fim.middle_token, &filler->middle_),
         std::tuple("data.fim.suffix_token", &fim.suffix_token, &filler->suffix_)}) {
     *key = name;
-    *id = tokenizer::FindToken(description, *text);
-    if (*id == tokenizer::kNoToken)
-      return InvalidArgument("{}: has no token \"{}\"", description.source, Shown(*text));
-    if (*id >= recipe.model.vocab) {
-      return InvalidArgument("token \"{}\" is {}, and the model's vocabulary has {} tokens", Shown(*text),
-                             *id, recipe.model.vocab);
-    }
+    ASSIGN_OR_RETURN(*id, IdOf(description, *text, recipe.model.vocab));
   }
+  if (fim.split_token.empty()) return filler;
+  *key = "data.fim.split_token";
+  ASSIGN_OR_RETURN(filler->split_, IdOf(description, fim.split_token, recipe.model.vocab));
   return filler;
 }
 
 void MiddleFiller::Rearrange(Split split, std::int64_t sample, std::int64_t document,
                              std::vector<std::int32_t>* ids) const {
   const PhiloxKey key = MakePhiloxKey(seed_, fmt::format("fill in the middle, {}", Name(split)));
-  const std::array<std::uint32_t, 4> words =
-      Philox4x32(key, static_cast<std::uint64_t>(document), static_cast<std::uint64_t>(sample));
-  if (ids->empty() || words[0] >= rate_ * kWords) return;
+  // `part`: 0 of the whole document, and then its fragments from 1. A sample has fewer than 2^32 of either.
+  const auto draw = [&](std::uint64_t part) {
+    return Philox4x32(key, part << 32 | static_cast<std::uint64_t>(document),
+                      static_cast<std::uint64_t>(sample));
+  };
+  if (!split_ || std::find(ids->begin(), ids->end(), *split_) == ids->end())
+    return RearrangeFragment(draw(0), rate_, ids);
+  if (draw(0)[0] >= rate_ * kWords) return;
+  std::vector<std::int32_t> rearranged, fragment;
+  std::uint64_t part = 0;
+  for (auto begin = ids->begin();;) {
+    const auto end = std::find(begin, ids->end(), *split_);
+    fragment.assign(begin, end);
+    RearrangeFragment(draw(++part), fragment_rate_, &fragment);
+    rearranged.insert(rearranged.end(), fragment.begin(), fragment.end());
+    if (end == ids->end()) break;
+    rearranged.push_back(*split_);
+    begin = end + 1;
+  }
+  *ids = std::move(rearranged);
+}
+
+void MiddleFiller::RearrangeFragment(const Words& words, double rate, std::vector<std::int32_t>* ids) const {
+  if (ids->empty() || words[0] >= rate * kWords) return;
   const std::string text = tokenizer_->Decode(*ids);
+  if (!no_prefix_.empty() && text.starts_with(no_prefix_)) return;
   std::vector<std::int32_t> again;
   if (!tokenizer_->EncodeTo(text, &again).ok() || again != *ids) return;
   const std::vector<std::size_t> boundaries = Boundaries(text);

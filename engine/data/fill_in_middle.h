@@ -3,14 +3,19 @@
 // tokens become
 //   PSM: [prefix_token] prefix [suffix_token] suffix [middle_token] middle
 //   SPM: [prefix_token] [suffix_token] suffix [middle_token] prefix middle
-// as Megatron-LM's fim_dataset.py writes them. What is drawn is a pure function of seed, split, sample and the document's number in
-// it, where Megatron-LM draws from one generator in the order of access: so a run goes on from any sample.
+// as Megatron-LM's fim_dataset.py writes them. A document with split tokens in it, such as a repository's files in one text, is
+// rearranged fragment by fragment between them. What is drawn is a pure function of seed, split, sample, the document's number in it
+// and the fragment's in the document, where Megatron-LM draws from one generator in the order of access: so a run goes on from any
+// sample.
 #pragma once
 
 #include <absl/status/statusor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/data/split.h"
@@ -27,7 +32,9 @@ class MiddleFiller {
 
   // The tokens of a document, without the end-of-document token, rearranged where the draw says so: with probability
   // data.fim.rate. Both cuts are uniform over the places between its characters, both ends included. They may become more or
-  // fewer. A document stays as it is unless the tokenizer makes the same tokens of its decoded text: not where it begins or ends within a
+  // fewer. Where data.fim.split_token is in it, the draw says so of the document, and then, with probability data.fim.fragment_rate,
+  // of each fragment; split tokens stay where they are. A document or fragment stays as it is if its text begins with data.fim.no_prefix,
+  // and unless the tokenizer makes the same tokens of its decoded text: not where it begins or ends within a
   // character, or has a special token inside. Safe to call from many threads.
   void Rearrange(Split split, std::int64_t sample, std::int64_t document,
                  std::vector<std::int32_t>* ids) const;
@@ -38,11 +45,18 @@ class MiddleFiller {
   std::int32_t suffix() const { return suffix_; }
 
  private:
+  using Words = std::array<std::uint32_t, 4>;  // of a draw: whether, in which order, and the two cuts
+
   MiddleFiller() = default;
+  // What becomes of a fragment, or of a document without fragments; `rate`: the probability that it is rearranged.
+  void RearrangeFragment(const Words& words, double rate, std::vector<std::int32_t>* ids) const;
+
   std::unique_ptr<Tokenizer> tokenizer_;
   std::uint64_t seed_ = 0;
-  double rate_ = 0, spm_rate_ = 0;
+  double rate_ = 0, spm_rate_ = 0, fragment_rate_ = 0;
   std::int32_t prefix_ = 0, middle_ = 0, suffix_ = 0;
+  std::optional<std::int32_t> split_;
+  std::string no_prefix_;  // empty: none
 };
 
 }  // namespace engine::data

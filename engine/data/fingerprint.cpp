@@ -48,7 +48,7 @@ Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source) 
   for (const std::string& path : files) {
     if (path.empty()) continue;
     const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
-    if (file.ok()) fingerprints["tokenizer " + path] = FingerprintOfAll(file->bytes());
+    if (file.ok()) fingerprints[kTokenizerFile + path] = FingerprintOfAll(file->bytes());
   }
   return fingerprints;
 }

@@ -25,6 +25,8 @@ std::string FingerprintOfAll(std::span<const std::byte> bytes);
 // `blocks`: as many instead, at least 2.
 std::string FingerprintOfBlocks(std::span<const std::byte> bytes, std::size_t blocks = 256);
 
+inline constexpr const char* kTokenizerFile = "tokenizer ";  // what names of a tokenizer's files begin with
+
 // Fingerprints of all files of the data sets, and of the tokenizer's files that can be read; training itself
 // needs only token ids, so a missing one is no error. The kind of tokenizer is in the recipe.
 Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source);

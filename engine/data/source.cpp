@@ -531,24 +531,37 @@ void Source::Prefetch(Split split, std::int64_t index, storage::When when) const
   }
 }
 
+std::optional<std::int64_t> Source::CountedByIndex(Split split, std::int64_t index) const {
+  if (masks_end_of_document_ || filler_ != nullptr || index >= size(split)) return std::nullopt;
+  const Order& order = this->order(split);
+  const auto [set, number] = Locate(order, index);
+  const Member& member = members_[order.members[set]];
+  if (member.mask) return std::nullopt;
+  if (!packs_) return sequence_length_;
+  std::vector<PackedPiece> pieces;
+  order.indices[set].AppendPieces(number, member.dataset.lengths(), &pieces);
+  std::int64_t counted = 0;
+  for (const PackedPiece& piece : pieces) counted += piece.tokens - 1;
+  return counted;
+}
+
 absl::StatusOr<std::int64_t> Source::CountedLabels(Split split, std::int64_t first,
                                                    std::int64_t count) const {
   if (!masks_loss_) return count * sequence_length_;
-  const bool by_index = !masks_end_of_document_ && filler_ == nullptr;
+  // So many samples of a server's are asked for before they are read: enough for all requests that may be under way, and less than
+  // the cache of blocks holds.
+  constexpr std::int64_t kBytesAhead = std::int64_t{32} << 20;
+  const std::int64_t ahead = std::clamp<std::int64_t>(kBytesAhead / (sequence_length_ * 5), 1, 256);
+  const std::int64_t last = first + count;
+  std::int64_t asked = first;
   std::int64_t counted = 0;
-  std::vector<PackedPiece> pieces;
-  for (std::int64_t index = first; index < first + count; ++index) {
-    if (by_index && index < size(split)) {
-      const Order& order = this->order(split);
-      const auto [set, number] = Locate(order, index);
-      const Member& member = members_[order.members[set]];
-      if (!member.mask) {
-        pieces.clear();
-        if (packs_) order.indices[set].AppendPieces(number, member.dataset.lengths(), &pieces);
-        for (const PackedPiece& piece : pieces) counted += piece.tokens - 1;
-        if (!packs_) counted += sequence_length_;
-        continue;
-      }
+  for (std::int64_t index = first; index < last; ++index) {
+    if (const std::optional<std::int64_t> labels = CountedByIndex(split, index)) {
+      counted += *labels;
+      continue;
+    }
+    for (asked = std::max(asked, index); has_remote_ && asked < std::min(last, index + ahead); ++asked) {
+      if (!CountedByIndex(split, asked)) Prefetch(split, asked, storage::When::kNow);
     }
     ASSIGN_OR_RETURN(const SampleTokens sample, Read(split, index));
     counted += std::count(sample.targets.begin() + 1, sample.targets.end(), 1);

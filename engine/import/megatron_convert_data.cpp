@@ -1,10 +1,15 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +19,9 @@ namespace engine::import {
 namespace {
 
 constexpr const char* kGpt2Tokenizer = "GPT2BPETokenizer";
+// Their --tokenizer-model is a Hugging Face folder or a SentencePiece model, whose end of a document is the end of a sequence.
+constexpr std::array<std::string_view, 3> kFileTokenizers = {"HuggingFaceTokenizer",
+                                                             "GPTSentencePieceTokenizer", "Llama2Tokenizer"};
 
 std::optional<double> AsNumber(const std::string& text) {
   double value = 0;
@@ -44,16 +52,35 @@ class TokenizerConverter : MegatronWriter {
     if (gpt2) {
       Set("data.tokenizer.kind", std::string("gpt2"), comment, flag);
     } else if (named) {
-      Remark("--tokenizer-type", "the tokenizers are bytes and GPT-2's; data sets may be of any");
       settings_.erase("data.tokenizer.vocab_file");
       settings_.erase("data.tokenizer.merges_file");
       for (const char* file : {"--vocab-file", "--merge-file"})
         if (a_.Has(file)) Remark(file, "of the tokenizer, which is another one here");
     }
+    Files(tokenizer);
     VocabularySize(tokenizer, comment, flag);
   }
 
  private:
+  // The file or folder of a tokenizer that is not GPT-2's.
+  void Files(const std::string& tokenizer) {
+    constexpr const char* kModel = "--tokenizer-model";
+    const bool reads =
+        std::find(kFileTokenizers.begin(), kFileTokenizers.end(), tokenizer) != kFileTokenizers.end();
+    if (!reads || !a_.Has(kModel)) {
+      if (a_.Has(kModel)) Remark(kModel, "of a tokenizer whose files are not read; data sets may be of any");
+      if (tokenizer != kGpt2Tokenizer && a_.Has("--tokenizer-type")) {
+        Remark("--tokenizer-type",
+               reads ? "no --tokenizer-model says where its files are; data sets may be of any"
+                     : "its files are not read; data sets may be of any tokenizer");
+      }
+      return;
+    }
+    Set("data.tokenizer.kind", std::string("file"), "", "--tokenizer-type");
+    if (const std::optional<std::string> path = a_.Text(kModel))
+      Set("data.tokenizer.path", *path, "", kModel);
+  }
+
   // The tokenizer that the script names; where it names none, the default of pretrain_gpt.py.
   std::string TokenizerType() const {
     if (const std::optional<std::string> type = a_.Text("--tokenizer-type")) return *type;
@@ -84,36 +111,116 @@ class TokenizerConverter : MegatronWriter {
 
 // Where the tokens come from: data sets, with their weights in a blend, or a random generator.
 class DataConverter : MegatronWriter {
+  static constexpr std::array kFileFlags = {
+      "--data-path",  "--train-data-path",          "--valid-data-path", "--test-data-path",
+      "--split",      "--tokenizer-type",           "--tokenizer-model", "--vocab-file",
+      "--merge-file", "--mid-level-dataset-surplus"};
+  static constexpr std::array kDocumentFlags = {"--reset-attention-mask", "--reset-position-ids",
+                                                "--eod-mask-loss"};
+  static constexpr std::array kFimFlags = {"--fim-data",         "--fim-rate",          "--fim-spm-rate",
+                                           "--fim-prefix-token", "--fim-middle-token",  "--fim-suffix-token",
+                                           "--fim-split-sample", "--fim-fragment-rate", "--fim-no-prefix",
+                                           "--fim-eod-token"};
+
  public:
   DataConverter(const MegatronArguments& arguments, MegatronSettings* settings, MegatronRemarks* remarks)
       : MegatronWriter(arguments, settings, remarks) {}
 
-  // A list of prefixes, or of weights and prefixes in turns.
   void Convert() {
-    Documents();
     if (a_.Has("--mock-data")) return RandomTokens();
-    const std::vector<std::string> list = a_.List("--data-path");
-    if (list.empty()) return;
+    MaskedLoss();
+    Documents();
+    FillInMiddle();
+    bool blends = false;
+    for (const auto& [flag, paths, weights] :
+         {std::tuple("--data-path", "data.paths", "data.weights"),
+          std::tuple("--train-data-path", "data.train.paths", "data.train.weights"),
+          std::tuple("--valid-data-path", "data.validation.paths", "data.validation.weights"),
+          std::tuple("--test-data-path", "data.test.paths", "data.test.weights")}) {
+      blends = DataSets(flag, paths, weights) || blends;
+    }
+    Surplus(blends);
+  }
+
+ private:
+  // A list of prefixes, or of weights and prefixes in turns. Returns whether it has weights.
+  bool DataSets(const char* flag, const char* paths_key, const char* weights_key) {
+    const std::vector<std::string> list = a_.List(flag);
+    if (list.empty()) return false;
     std::vector<std::string> paths;
     std::vector<double> weights;
     for (std::size_t i = 0; i + 1 < list.size(); i += 2) {
       if (const std::optional<double> weight = AsNumber(list[i])) weights.push_back(*weight);
     }
     if (list.size() % 2 == 1 || weights.empty()) {
-      paths = list;
-      weights.clear();
-    } else if (weights.size() * 2 != list.size()) {
-      a_.Error("--data-path", "--data-path mixes weighted paths with others",
-               "a weight before each path, or none");
-      return;
+      Set(paths_key, list, "", flag);
+      return false;
     }
-    for (std::size_t i = 1; !weights.empty() && i < list.size(); i += 2) paths.push_back(list[i]);
-    Set("data.paths", std::move(paths), "", "--data-path");
-    Surplus(!weights.empty());
-    if (!weights.empty()) Set("data.weights", std::move(weights), "", "--data-path");
+    if (weights.size() * 2 != list.size()) {
+      a_.Error(flag, fmt::format("{} mixes weighted paths with others", flag),
+               "a weight before each path, or none");
+      return false;
+    }
+    for (std::size_t i = 1; i < list.size(); i += 2) paths.push_back(list[i]);
+    Set(paths_key, std::move(paths), "", flag);
+    Set(weights_key, std::move(weights), "", flag);
+    return true;
   }
 
- private:
+  void MaskedLoss() {
+    constexpr const char* kFlag = "--eod-mask-loss";
+    if (!a_.Has(kFlag)) return;
+    if (settings_.count("data.tokenizer.kind") == 0) {
+      a_.Error(
+          kFlag, "--eod-mask-loss goes by the tokenizer's end-of-document token, which is not known here",
+          "--tokenizer-type GPT2BPETokenizer with its files, or HuggingFaceTokenizer with --tokenizer-model");
+      return;
+    }
+    Set("data.mask_end_of_document_loss", true,
+        a_.Has("--calculate-per-token-loss")
+            ? ""
+            : "all labels that count weigh alike; in Megatron-LM all microbatches do",
+        kFlag);
+  }
+
+  // Megatron-LM draws from one generator in the order of reading; the recipe's draws are by sample.
+  void FillInMiddle() {
+    constexpr const char* kFlag = "--fim-data";
+    constexpr std::array kNumbers = {std::tuple("--fim-rate", "data.fim.rate", 0.5),
+                                     std::tuple("--fim-spm-rate", "data.fim.spm_rate", 0.5)};
+    constexpr std::array kTokens = {std::tuple("--fim-prefix-token", "data.fim.prefix_token", "<fim_prefix>"),
+                                    std::tuple("--fim-middle-token", "data.fim.middle_token", "<fim_middle>"),
+                                    std::tuple("--fim-suffix-token", "data.fim.suffix_token", "<fim_suffix>"),
+                                    std::tuple("--fim-split-sample", "data.fim.split_token", ""),
+                                    std::tuple("--fim-no-prefix", "data.fim.no_prefix", ""),
+                                    std::tuple("--fim-eod-token", "data.tokenizer.end_of_document", "")};
+    constexpr const char* kFragments = "--fim-fragment-rate";
+    if (!a_.Has(kFlag)) {
+      Unused(kFimFlags, "no effect without --fim-data");
+      return;
+    }
+    for (const auto& [flag, key, otherwise] : kNumbers) {
+      const bool given = a_.Has(flag);
+      Set(key, a_.Number(flag).value_or(otherwise), given ? "" : kDefault, given ? flag : kFlag);
+    }
+    for (const auto& [flag, key, otherwise] : kTokens) {
+      const bool given = a_.Has(flag);
+      const std::string token = a_.Text(flag).value_or(otherwise);
+      if (!token.empty()) Set(key, token, given ? "" : kDefault, given ? flag : kFlag);
+    }
+    if (!a_.Has("--fim-split-sample")) {
+      if (a_.Has(kFragments)) Remark(kFragments, "no effect without --fim-split-sample");
+    } else if (const std::optional<double> rate = a_.Number(kFragments)) {
+      Set("data.fim.fragment_rate", *rate, "", kFragments);
+    }
+  }
+
+  void Unused(std::span<const char* const> flags, const char* why) {
+    for (const char* flag : flags) {
+      if (a_.Has(flag)) Remark(flag, why);
+    }
+  }
+
   // Megatron-LM masks what stands before an end of document, begins positions again there, or does both; here both go together.
   void Documents() {
     constexpr const char* kMask = "--reset-attention-mask";
@@ -126,10 +233,6 @@ class DataConverter : MegatronWriter {
       return;
     }
     if (!a_.Has(kMask)) return;
-    if (a_.Has("--mock-data")) {
-      for (const char* flag : {kMask, kPositions}) Remark(flag, "a sample of random tokens is one document");
-      return;
-    }
     Set("data.documents", std::string("masked"), "they end at rows of the .idx, too", kMask);
     if (settings_.count("data.tokenizer.kind") != 0) return;
     Set("data.tokenizer.kind", std::string("none"), "of which no token ends a document", kMask);
@@ -140,14 +243,13 @@ class DataConverter : MegatronWriter {
   }
 
   void RandomTokens() {
-    for (const char* key :
-         {"data.split", "data.tokenizer.kind", "data.tokenizer.vocab_file", "data.tokenizer.merges_file"}) {
+    for (const char* key : {"data.split", "data.tokenizer.kind", "data.tokenizer.vocab_file",
+                            "data.tokenizer.merges_file", "data.tokenizer.path"}) {
       settings_.erase(key);
     }
-    for (const char* flag : {"--data-path", "--split", "--tokenizer-type", "--vocab-file", "--merge-file",
-                             "--mid-level-dataset-surplus"}) {
-      if (a_.Has(flag)) Remark(flag, "random tokens are of no file");
-    }
+    Unused(kFileFlags, "random tokens are of no file");
+    Unused(kFimFlags, "random tokens are of no file");
+    Unused(kDocumentFlags, "a sample of random tokens is one document");
     Set("data.source", std::string("random"), "", "--mock-data");
   }
 

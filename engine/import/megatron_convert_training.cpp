@@ -189,10 +189,10 @@ class TrainingConverter : MegatronWriter {
   void Evaluation() {
     const std::optional<std::int64_t> interval = a_.Int("--eval-interval");
     const std::optional<std::int64_t> batches = a_.Int("--eval-iters");
-    if (!interval || batches.value_or(1) == 0 || !HasValidation()) {
-      const char* why = !interval                  ? "no --eval-interval: never"
-                        : batches.value_or(1) == 0 ? "--eval-iters 0: never"
-                                                   : "--split leaves no validation data: never";
+    const char* why = !interval                  ? "no --eval-interval: never"
+                      : batches.value_or(1) == 0 ? "--eval-iters 0: never"
+                                                 : WithoutValidation();
+    if (why != nullptr) {
       Set("evaluation.interval", std::int64_t{0}, why, interval ? "--eval-interval" : "");
       return;
     }
@@ -216,11 +216,13 @@ class TrainingConverter : MegatronWriter {
     }
   }
 
-  bool HasValidation() const {
+  // Why there is nothing to evaluate; null: there is.
+  const char* WithoutValidation() const {
+    if (a_.Has("--train-data-path") && !a_.Has("--valid-data-path")) return "no --valid-data-path: never";
     const std::optional<std::string> split = a_.Text("--split");
-    if (!split) return true;
+    if (!split) return nullptr;
     const absl::StatusOr<std::array<double, 3>> shares = recipe::ParseSplit(*split);
-    return !shares.ok() || (*shares)[1] > 0;
+    return shares.ok() && (*shares)[1] == 0 ? "--split leaves no validation data: never" : nullptr;
   }
 };
 

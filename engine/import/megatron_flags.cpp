@@ -52,8 +52,8 @@ constexpr const char* kProfiler = "engine run --profile N says it";
 constexpr const char* kOtherModel = "scripts become causal decoders; another model is written as steps";
 constexpr const char* kMaskedDocuments =
     "both: data.documents = \"masked\", where documents end at rows of the .idx, and at end-of-document "
-    "tokens of "
-    "GPT2BPETokenizer";
+    "tokens of a tokenizer whose files are known";
+constexpr const char* kTikTokenizer = "TikTokenizer's files are not read; data sets may be of any tokenizer";
 constexpr const char* kBatchGrows = "the global batch grows as --rampup-batch-size says, or not at all";
 constexpr const char* kOtherWeights = "a run begins with weights of its own or with its own checkpoint";
 
@@ -348,12 +348,10 @@ std::vector<MegatronFlag> ExpertFlags() {
 std::vector<MegatronFlag> DataFlags() {
   return {
       List("--data-path", "data.paths, data.weights"),
-      Refused(kMany, "--train-data-path", "the recipe names the data sets of each split itself",
-              "data.train.paths and data.train.weights"),
-      Refused(kMany, "--valid-data-path", "the recipe names the data sets of each split itself",
-              "data.validation.paths and data.validation.weights"),
-      Refused(kMany, "--test-data-path", "the recipe names the data sets of each split itself",
-              "data.test.paths and data.test.weights"),
+      List("--train-data-path", "data.train.paths, data.train.weights"),
+      List("--valid-data-path",
+           "data.validation.paths, data.validation.weights; left out beside the others: no evaluation"),
+      List("--test-data-path", "data.test.paths, data.test.weights"),
       Refused(kOne, "--data-args-path", "the paths are in another file; give --data-path"),
       Refused(kOne, "--per-split-data-args-path", "the paths are in another file; give --data-path"),
       Switch("--mock-data", "data.source = \"random\""),
@@ -369,19 +367,28 @@ std::vector<MegatronFlag> DataFlags() {
       Read("--dataloader-type", "only single"),
       Switch("--reset-position-ids", kMaskedDocuments),
       Switch("--reset-attention-mask", kMaskedDocuments),
-      Refused(kNone, "--eod-mask-loss",
-              "the loss here is the mean over all labels that count, there of microbatches' means",
-              "data.mask_end_of_document_loss = true in the recipe"),
+      Switch("--eod-mask-loss", "data.mask_end_of_document_loss"),
+      Switch("--fim-data", "data.fim, of a tokenizer with files"),
+      Read("--fim-rate", "data.fim.rate, with --fim-data; left out: 0.5"),
+      Read("--fim-spm-rate", "data.fim.spm_rate, with --fim-data; left out: 0.5"),
+      Read("--fim-prefix-token", "data.fim.prefix_token, with --fim-data; left out: <fim_prefix>"),
+      Read("--fim-middle-token", "data.fim.middle_token, with --fim-data; left out: <fim_middle>"),
+      Read("--fim-suffix-token", "data.fim.suffix_token, with --fim-data; left out: <fim_suffix>"),
+      Read("--fim-split-sample", "data.fim.split_token, with --fim-data"),
+      Read("--fim-fragment-rate", "data.fim.fragment_rate, with --fim-split-sample"),
+      Read("--fim-no-prefix", "data.fim.no_prefix, with --fim-data"),
+      Read("--fim-eod-token", "data.tokenizer.end_of_document, with --fim-data"),
+      Note(kOne, "--fim-pad-token", "padding does not count in the loss, whatever token it is"),
       Read("--tokenizer-type",
            "data.tokenizer.kind; model.vocab where --vocab-size does not say it; left out: GPT2BPETokenizer, "
            "as "
            "pretrain_gpt.py has it, but where --vocab-size stands alone"),
       Direct("--vocab-file", "data.tokenizer.vocab_file"),
       Direct("--merge-file", "data.tokenizer.merges_file"),
-      Note(kOne, "--tokenizer-model", "the tokenizers are bytes and GPT-2's; data sets may be of any"),
-      Note(kOne, "--tiktoken-pattern", "the tokenizers are bytes and GPT-2's; data sets may be of any"),
-      Note(kOne, "--tiktoken-num-special-tokens",
-           "the tokenizers are bytes and GPT-2's; data sets may be of any"),
+      Read("--tokenizer-model",
+           "data.tokenizer.path of HuggingFaceTokenizer, GPTSentencePieceTokenizer and Llama2Tokenizer"),
+      Note(kOne, "--tiktoken-pattern", kTikTokenizer),
+      Note(kOne, "--tiktoken-num-special-tokens", kTikTokenizer),
   };
 }
 

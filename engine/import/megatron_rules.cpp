@@ -44,12 +44,29 @@ void RequiredFlags(const Args& a) {
         "--micro-batch-size", "--lr"}) {
     if (!a.Has(flag)) a.Error(flag, fmt::format("{} is missing", flag));
   }
-  if (!a.Has("--data-path") && !a.Has("--mock-data")) {
-    a.Error("--data-path", "--data-path is missing", "--mock-data trains on random tokens");
+  if (!a.Has("--data-path") && !a.Has("--train-data-path") && !a.Has("--mock-data")) {
+    const bool per_split = a.Has("--valid-data-path") || a.Has("--test-data-path");
+    const std::string_view missing = per_split ? "--train-data-path" : "--data-path";
+    a.Error(missing, fmt::format("{} is missing", missing), "--mock-data trains on random tokens");
   }
   if (!a.Has("--train-iters") && !a.Has("--train-samples")) {
     a.Error("--train-iters", "nothing says how long the training is", "--train-iters or --train-samples");
   }
+}
+
+// Splits are parts of the same data sets, or have data sets of their own.
+void SplitsAreOfOneKind(const Args& a) {
+  for (const std::string_view flag : {"--train-data-path", "--valid-data-path", "--test-data-path"}) {
+    NotBoth(a, "--data-path", flag);
+    NotBoth(a, "--split", flag);
+  }
+}
+
+// Of --fim-split-sample Megatron-LM draws with the rate, which has no default.
+void FragmentsHaveARate(const Args& a) {
+  if (!a.Has("--fim-data") || !a.Has("--fim-split-sample") || a.Has("--fim-fragment-rate")) return;
+  a.Error("--fim-split-sample", "--fim-split-sample needs --fim-fragment-rate",
+          "--fim-fragment-rate 0.5, or what share of the parts of a document is to be rearranged");
 }
 
 void WorldIsShared(const Args& a) {
@@ -274,10 +291,10 @@ void ValuesAreTheOnlyOnes(const Args& a) {
 
 void CheckMegatronRules(const MegatronArguments& arguments) {
   for (void (*rule)(const Args&) :
-       {RefusedFlags, RequiredFlags, WorldIsShared, PrecisionIsOne, OverlapHasWhatItNeeds,
-        SavesHaveAnInterval, ARunLoadsWhatItSaved, LengthsAreOfOneKind, RecomputeIsWhole, PipelineIsCutOnce,
-        CheckMegatronExpertRules, ActivationIsOne, PositionsAreOneKind, YarnIsWhole, HeadsAreGroupedOnPurpose,
-        ValuesAreTheOnlyOnes}) {
+       {RefusedFlags, RequiredFlags, SplitsAreOfOneKind, FragmentsHaveARate, WorldIsShared, PrecisionIsOne,
+        OverlapHasWhatItNeeds, SavesHaveAnInterval, ARunLoadsWhatItSaved, LengthsAreOfOneKind,
+        RecomputeIsWhole, PipelineIsCutOnce, CheckMegatronExpertRules, ActivationIsOne, PositionsAreOneKind,
+        YarnIsWhole, HeadsAreGroupedOnPurpose, ValuesAreTheOnlyOnes}) {
     rule(arguments);
   }
 }

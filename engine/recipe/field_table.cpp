@@ -353,6 +353,17 @@ Rows DataRows() {
       FIELD(data.fim.prefix_token).Doc("The token before the prefix, as the tokenizer's files write it."),
       FIELD(data.fim.middle_token).Doc("The token before the middle."),
       FIELD(data.fim.suffix_token).Doc("The token before the suffix."),
+      FIELD(data.fim.split_token)
+          .Doc("A token between the parts of a document, as between the files of a repository: they are "
+               "rearranged each by itself, and the token stays (Megatron-LM's --fim-split-sample); empty: "
+               "documents are rearranged whole."),
+      FIELD(data.fim.fragment_rate)
+          .Between(0, 1)
+          .Doc("Share of the parts that split_token makes which are rearranged, in the documents that rate "
+               "chooses (Megatron-LM's --fim-fragment-rate)."),
+      FIELD(data.fim.no_prefix)
+          .Doc("A document or part of one whose text begins with this stays as it is (Megatron-LM's "
+               "--fim-no-prefix); empty: none does."),
       FIELD(data.tokenizer.kind)
           .Words({"byte", "gpt2", "file", "none"})
           .Doc("Tokenizer: bytes with one end-of-document token (257 ids), GPT-2's byte-level BPE, the one "

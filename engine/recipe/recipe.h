@@ -121,6 +121,9 @@ struct FillInMiddle {
   double rate = 0.0;      // of documents that are rearranged; 0: none
   double spm_rate = 0.5;  // of these, those whose suffix comes first
   std::string prefix_token, middle_token, suffix_token;
+  std::string split_token = {};  // between parts of a document, each rearranged by itself; empty: none
+  double fragment_rate = 1.0;    // of these parts, of the documents that `rate` chooses
+  std::string no_prefix = {};    // text with which begins what stays as it is; empty: none
 };
 
 struct Data : DataSets {             // paths, weights, epochs: of all splits, which `split` cuts

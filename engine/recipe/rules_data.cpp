@@ -209,6 +209,13 @@ void FillInMiddleHasTokens(const RuleContext& c) {
     c.Error({key, "data.fim.rate"}, fmt::format("data.fim.rate {} needs {}", fim.rate, key),
             "the token's text, such as \"<|fim_prefix|>\"");
   }
+  if (fim.split_token.empty() && !c.IsDefault("data.fim.fragment_rate")) {
+    c.Error({"data.fim.fragment_rate"},
+            fmt::format("data.fim.fragment_rate {} is of the parts of a document, and no "
+                        "data.fim.split_token makes them",
+                        fim.fragment_rate),
+            "data.fim.split_token, such as \"<|file_sep|>\"; or data.fim.rate, of whole documents");
+  }
 }
 
 // Random tokens come from no file, so that rules of files do not hold for them.

@@ -162,10 +162,33 @@ bool MayPass(CURLcode code) {
   }
 }
 
-// libcurl's words, and what it found out in this case.
+// The variables that name a file of certificates to trust instead of the system's, those of AWS's programs, of curl and of OpenSSL;
+// the first that is set counts.
+constexpr std::array<const char*, 3> kCertificateVariables = {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE",
+                                                              "SSL_CERT_FILE"};
+
+// Null: none is set.
+const char* CertificateVariable() {
+  for (const char* variable : kCertificateVariables) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') return variable;
+  }
+  return nullptr;
+}
+
+// libcurl's words, what it found out in this case, and what may help.
 std::string Reason(CURLcode code, const char* detail) {
   std::string text = curl_easy_strerror(code);
   if (*detail != '\0' && text != detail) text += fmt::format(" ({})", Shown(detail, 200));
+  const char* variable = CertificateVariable();
+  if (code == CURLE_SSL_CACERT_BADFILE && variable != nullptr) {
+    text += fmt::format("; {} has to name a file of certificates in PEM", variable);
+  } else if (code == CURLE_PEER_FAILED_VERIFICATION) {
+    text += variable != nullptr ? fmt::format("; trusted are the certificates of {}, which {} names",
+                                              ShownPath(std::getenv(variable)), variable)
+                                : fmt::format("; {} names a file of certificates to trust, in PEM",
+                                              fmt::join(kCertificateVariables, " or "));
+  }
   return text;
 }
 
@@ -206,6 +229,8 @@ void SetOptions(CURL* handle, Transfer* transfer, curl_slist* headers, char* det
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, static_cast<long>(patience.slowest_bytes_per_s));
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME,
                    static_cast<long>(request.slow.value_or(patience.slow).count()));
+  if (const char* variable = CertificateVariable())
+    curl_easy_setopt(handle, CURLOPT_CAINFO, std::getenv(variable));
   curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
   // What was asked for over a secure connection does not come over another.
   curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR,

@@ -114,12 +114,17 @@ executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data
         const auto index_of = [&](std::int64_t b) {
           return first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
         };
-        const bool asks = model::TokenOffset(name) == 0;  // one of the inputs that are made of a sample
-        for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
-          source.Prefetch(split, index_of(b), storage::When::kNow);
-        for (std::int64_t b = 0; asks && b < host.shape[0]; ++b)
-          source.Prefetch(split, index_of(b) + kMicrobatchesAhead * plan.microbatch_samples,
-                          storage::When::kLater);
+        if (input.reads()) {
+          const auto ask = [&](std::int64_t ahead, storage::When when) {
+            for (std::int64_t b = 0; b < host.shape[0]; ++b)
+              source.Prefetch(split, index_of(b) + ahead * plan.microbatch_samples, when);
+          };
+          ask(0, storage::When::kNow);
+          // Before the first microbatch of a run, or of an evaluation, nobody has asked for those that follow it.
+          const std::int64_t nearest = microbatch == 0 ? 1 : kMicrobatchesAhead;
+          for (std::int64_t ahead = nearest; ahead <= kMicrobatchesAhead; ++ahead)
+            ask(ahead, storage::When::kLater);
+        }
         for (std::int64_t b = 0; b < host.shape[0]; ++b) {
           const std::int64_t index = index_of(b);
           std::shared_ptr<const data::SampleTokens> sample;

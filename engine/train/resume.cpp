@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "engine/base/attention_draws.h"
 #include "engine/base/dropout_draws.h"
+#include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/checkpoint/store.h"
 #include "engine/data/indexed_format.h"
@@ -86,18 +88,40 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
       reader.folder(), clashes);
 }
 
+constexpr std::size_t kMostShown = 100;  // bytes of a fingerprint; before: text of a file
+
+std::string ShownOf(const data::Fingerprints& side, const std::string& name) {
+  const auto found = side.find(name);
+  return found == side.end() ? "not there" : Shown(found->second, kMostShown);
+}
+
+// Files that two ranks read, or one of them alone, and that differ; a line each.
+std::string OtherFiles(const data::Fingerprints& first, const data::Fingerprints& here) {
+  constexpr std::size_t kMostNamed = 10;
+  data::Fingerprints all = first;
+  all.insert(here.begin(), here.end());
+  std::string lines;
+  std::size_t count = 0;
+  for (const auto& [name, fingerprint] : all) {
+    const auto there = first.find(name);
+    const auto ours = here.find(name);
+    const bool both = there != first.end() && ours != here.end();
+    if (both ? there->second == ours->second : name.starts_with(data::kTokenizerFile)) continue;
+    if (++count <= kMostNamed)
+      lines += fmt::format("\n    {}: {} on rank 0, {} here", ShownPath(name), ShownOf(first, name),
+                           ShownOf(here, name));
+  }
+  if (count > kMostNamed) lines += fmt::format("\n    and {} more", count - kMostNamed);
+  return lines;
+}
+
 // Files that are in use again, under the same names, and have another content; and masks of the loss that have come or gone beside
 // data sets that are in use again. Any other name that one side alone has may be due to another version of the program.
 void CompareInputs(const data::Fingerprints& before, const data::Fingerprints& now,
                    std::vector<std::string>* notes) {
-  const auto of = [](const data::Fingerprints& side, const std::string& name) {
-    constexpr std::size_t kMostBytes = 100;  // before: text of a file
-    const auto found = side.find(name);
-    return found == side.end() ? "not there" : Shown(found->second, kMostBytes);
-  };
   const auto tell = [&](const std::string& name) {
-    notes->push_back(
-        fmt::format("{} changed since the checkpoint: {} → {}", name, of(before, name), of(now, name)));
+    notes->push_back(fmt::format("{} changed since the checkpoint: {} → {}", name, ShownOf(before, name),
+                                 ShownOf(now, name)));
   };
   const std::string ending = data::BinPath("");
   for (const auto& [name, fingerprint] : now) {
@@ -220,6 +244,29 @@ absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Cli
   }
   if (differences.empty()) return absl::OkStatus();
   return FailedPrecondition("the recipe is not that of rank 0:{}", differences);
+}
+
+absl::Status AgreeOnData(const data::Fingerprints& fingerprints, bool leads, launch::Client* processes) {
+  constexpr std::size_t kMostBytes = std::size_t{512} << 10;  // a value has at most 1 MiB
+  const auto key = [](std::size_t part) { return fmt::format("data {}", part); };
+  if (leads) {
+    const std::string text = nlohmann::json(fingerprints).dump();
+    const std::size_t parts = 1 + text.size() / kMostBytes;
+    RETURN_IF_ERROR(processes->Set("parts of data", fmt::format("{}", parts)));
+    for (std::size_t part = 0; part < parts; ++part)
+      RETURN_IF_ERROR(processes->Set(key(part), text.substr(part * kMostBytes, kMostBytes)));
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::string parts, processes->Get("parts of data"));
+  std::string text;
+  for (std::size_t part = 0; fmt::format("{}", part) != parts; ++part) {
+    ASSIGN_OR_RETURN(const std::string more, processes->Get(key(part)));
+    text += more;
+  }
+  ASSIGN_OR_RETURN(const nlohmann::json first, ParseJson(text, "the fingerprints of rank 0"));
+  const std::string differences = OtherFiles(first.get<data::Fingerprints>(), fingerprints);
+  if (differences.empty()) return absl::OkStatus();
+  return FailedPrecondition("the data is not that of rank 0:{}", differences);
 }
 
 }  // namespace engine::train

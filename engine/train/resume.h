@@ -45,4 +45,8 @@ absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeReques
 // Error: this process has another recipe than rank 0, with the keys.
 absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Client* processes);
 
+// Error: this process reads other data sets, masks of the loss or tokenizer's files than rank 0, under the same names, with the names.
+// Of the tokenizer, which token ids do not need, a file that one of the two has not is no error.
+absl::Status AgreeOnData(const data::Fingerprints& fingerprints, bool leads, launch::Client* processes);
+
 }  // namespace engine::train

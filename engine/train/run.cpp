@@ -55,8 +55,10 @@ class Training {
       ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(run_.options.out));
       lock_.emplace(std::move(taken));
       if (run_.options.own_folder) RETURN_IF_ERROR(CheckOrigin(run_.recipe, run_.options.out));
-      run_.fingerprints = FingerprintsOf(run_.recipe, *run_.source);
     }
+    run_.fingerprints = FingerprintsOf(run_.recipe, *run_.source);
+    if (run_.processes != nullptr)
+      RETURN_IF_ERROR(AgreeOnData(run_.fingerprints, run_.Leads(), run_.processes));
     ASSIGN_OR_RETURN(
         const std::optional<ResumePoint> resume,
         AgreeOnResumePoint({run_.recipe, run_.fingerprints, run_.options.out, run_.options.fresh},

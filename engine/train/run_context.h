@@ -27,7 +27,7 @@ struct RunContext {
   const RunOptions& options;
   const state::Device& device;
   std::optional<data::Source> source = {};
-  data::Fingerprints fingerprints = {};  // of rank 0
+  data::Fingerprints fingerprints = {};
   plan::Plan plan = {};
   std::unique_ptr<state::Ranks> ranks =
       {};  // after the source and the plan, which its ranks may be reading until they end

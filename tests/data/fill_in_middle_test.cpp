@@ -15,6 +15,22 @@ namespace {
 // Letters are tokens 300 to 325, other characters are the tokens of their bytes, 0 to 255; 290 to 294 are special.
 constexpr std::int32_t kSpecial = 290;
 
+std::unique_ptr<MiddleFiller> MakeFiller(const TempDir& dir, const nlohmann::json& tokenizer,
+                                         const recipe::FillInMiddle& fim, std::int64_t seed) {
+  std::ofstream(dir / "tokenizer.json") << tokenizer.dump();
+  recipe::Recipe recipe;
+  recipe.model.vocab = 400;
+  recipe.training.seed = seed;
+  recipe.data.tokenizer.kind = "file";
+  recipe.data.tokenizer.path = dir / "tokenizer.json";
+  recipe.data.tokenizer.end_of_document = "<eod>";
+  recipe.data.fim = fim;
+  std::string key;
+  absl::StatusOr<std::unique_ptr<MiddleFiller>> filler = MiddleFiller::Make(recipe, &key);
+  REQUIRE_MESSAGE(filler.ok(), Message(filler.status()));
+  return *std::move(filler);
+}
+
 std::unique_ptr<MiddleFiller> FillerOfBytes(const TempDir& dir) {
   nlohmann::json vocab;
   for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = byte;
@@ -51,18 +67,10 @@ std::unique_ptr<MiddleFiller> FillerOfBytes(const TempDir& dir) {
         {"ignore_merges", false},
         {"vocab", vocab},
         {"merges", nlohmann::json::array()}}}};
-  std::ofstream(dir / "tokenizer.json") << file.dump();
-  recipe::Recipe recipe;
-  recipe.model.vocab = 400;
-  recipe.data.tokenizer.kind = "file";
-  recipe.data.tokenizer.path = dir / "tokenizer.json";
-  recipe.data.tokenizer.end_of_document = "<eod>";
-  recipe.data.fim = {
-      .rate = 1, .spm_rate = 0.5, .prefix_token = "<pre>", .middle_token = "<mid>", .suffix_token = "<suf>"};
-  std::string key;
-  absl::StatusOr<std::unique_ptr<MiddleFiller>> filler = MiddleFiller::Make(recipe, &key);
-  REQUIRE_MESSAGE(filler.ok(), Message(filler.status()));
-  return *std::move(filler);
+  return MakeFiller(
+      dir, file,
+      {.rate = 1, .spm_rate = 0.5, .prefix_token = "<pre>", .middle_token = "<mid>", .suffix_token = "<suf>"},
+      0);
 }
 
 }  // namespace
@@ -102,6 +110,54 @@ TEST_CASE("a document that its decoded text does not give again stays as it is")
       CHECK(ids == expected);
     }
   }
+}
+
+// tests/oracles/fill_in_middle.py draws, tokenises and rearranges by itself.
+TEST_CASE("documents and their fragments are rearranged as the oracle says") {
+  const TempDir dir;
+  std::ifstream file(TestData("fill_in_middle.json"));
+  const nlohmann::json oracle = nlohmann::json::parse(file);
+  REQUIRE(oracle["configurations"].size() == 5);
+  for (const nlohmann::json& of : oracle["configurations"]) {
+    const std::unique_ptr<MiddleFiller> filler = MakeFiller(dir, oracle["tokenizer"],
+                                                            {.rate = of["rate"],
+                                                             .spm_rate = of["spm_rate"],
+                                                             .prefix_token = "<pre>",
+                                                             .middle_token = "<mid>",
+                                                             .suffix_token = "<suf>",
+                                                             .split_token = of["split_token"],
+                                                             .fragment_rate = of["fragment_rate"],
+                                                             .no_prefix = of["no_prefix"]},
+                                                            of["seed"]);
+    for (const nlohmann::json& test : of["cases"]) {
+      CAPTURE(test.dump());
+      const std::string name = test[0];
+      const auto split =
+          std::find_if(kSplits.begin(), kSplits.end(), [&](Split s) { return Name(s) == name; });
+      std::vector<std::int32_t> ids = test[3];
+      filler->Rearrange(*split, test[1], test[2], &ids);
+      CHECK(ids == test[4].get<std::vector<std::int32_t>>());
+    }
+  }
+}
+
+TEST_CASE("a split token that the tokenizer has not is an error of its key") {
+  const TempDir dir;
+  FillerOfBytes(dir);
+  recipe::Recipe recipe;
+  recipe.model.vocab = 400;
+  recipe.data.tokenizer.kind = "file";
+  recipe.data.tokenizer.path = dir / "tokenizer.json";
+  recipe.data.tokenizer.end_of_document = "<eod>";
+  recipe.data.fim = {.rate = 1,
+                     .prefix_token = "<pre>",
+                     .middle_token = "<mid>",
+                     .suffix_token = "<suf>",
+                     .split_token = "<file>"};
+  std::string key;
+  const absl::Status status = MiddleFiller::Make(recipe, &key).status();
+  CHECK(key == "data.fim.split_token");
+  CHECK(Message(status) == (dir / "tokenizer.json") + " (tokenizer.json): has no token \"<file>\"");
 }
 
 }  // namespace engine::data

@@ -3,12 +3,18 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <random>
 
 #include "engine/base/status.h"
+#include "engine/data/index_cache.h"
 #include "engine/data/indexed_dataset.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/input_parts.h"
+#include "engine/data/source.h"
 #include "tests/data/temp_dir.h"
 
 namespace engine::data {
@@ -161,6 +167,106 @@ TEST_CASE("mutated data sets are refused, or read within their bytes") {
     }
     CHECK(refused > Mutations() / 3);
     WriteFile(dir / ending, whole);
+  }
+}
+
+TEST_CASE("mutated masks of the loss are refused where they stand, or used") {
+  const TempDir dir(MemoryFolder());
+  std::mt19937 random(2);
+  const auto write = [&](const std::string& name, TokenType type) {
+    const auto writer = IndexedDatasetWriter::Create(dir / name, type);
+    for (int i = 0; i < 40; ++i)
+      REQUIRE((*writer)->AddDocument(std::vector<std::vector<std::int32_t>>{{1, i % 2}, {1}}).ok());
+    REQUIRE((*writer)->Finish().ok());
+  };
+  write("d", TokenType::kU16);
+  write(LossMaskPrefix("d"), TokenType::kU8);
+  recipe::Recipe recipe;
+  recipe.path = "r.toml";
+  recipe.model.vocab = 2;
+  recipe.data.paths = {dir / "d"};
+  recipe.data.split = "1";
+  recipe.data.sequence_length = 7;
+  recipe.training.global_batch = 17;
+  recipe.training.iterations = 1;
+  const std::string mask = dir / LossMaskPrefix("d");
+  for (const std::string& path : {IdxPath(mask), BinPath(mask)}) {
+    CAPTURE(path);
+    const std::string whole = ReadFile(path);
+    int refused = 0;
+    for (int i = 0; i < Mutations(); ++i) {
+      CAPTURE(i);
+      WriteFile(path, Mutated(whole, &random));
+      const absl::StatusOr<Source> source = Source::Open(recipe);
+      absl::Status status = source.status();
+      for (std::int64_t index = 0; status.ok() && index < 17; ++index) {
+        const absl::StatusOr<SampleTokens> sample = source->Read(Split::kTrain, index);
+        status = sample.status();
+        if (!sample.ok()) continue;
+        CHECK(sample->targets.size() == 8);
+        CHECK(std::all_of(sample->targets.begin(), sample->targets.end(),
+                          [](int counts) { return counts <= 1; }));
+      }
+      if (status.ok()) continue;
+      ++refused;
+      CHECK(Message(status).find(mask) != std::string::npos);
+    }
+    CHECK(refused > Mutations() / 3);
+    WriteFile(path, whole);
+  }
+}
+
+TEST_CASE("mutated orders of samples and blends are made anew") {
+  const TempDir dir(MemoryFolder());
+  std::mt19937 random(3);
+  std::string note;
+  std::vector<std::int32_t> lengths(30000);
+  for (std::size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<std::int32_t>(20 + i * i % 97);
+  const auto same = [](const auto& a, const auto& b) {
+    const auto bytes = [](const auto& span) { return std::as_bytes(std::span(span)); };
+    return std::equal(bytes(a).begin(), bytes(a).end(), bytes(b).begin(), bytes(b).end());
+  };
+  const std::vector<double> weights = {0.3, 0.7};
+  // Whether what comes from the folder is what is built without one.
+  const auto is_right = [&](const std::string& kind, const std::string& folder) {
+    if (kind == "blend") {
+      const absl::StatusOr<BlendView> kept = OpenBlendIndex(folder, weights, 120'000, &note);
+      const absl::StatusOr<BlendIndex> built = BuildBlendIndex(weights, 120'000);
+      return kept.ok() && same(kept->datasets, built->datasets) && same(kept->samples, built->samples);
+    }
+    const SampleIndexOptions options = {.range = {0, 30000},
+                                        .sequence_length = 24,
+                                        .packs = kind == "packed",
+                                        .num_samples = std::nullopt,
+                                        .epochs = 1,
+                                        .seed = 5};
+    const absl::StatusOr<SampleIndex> kept = OpenSampleIndex(folder, lengths, options, &note);
+    static std::map<std::string, SampleIndex> built;
+    if (!built.contains(kind)) built[kind] = *BuildSampleIndex(lengths, options);
+    const SampleIndex& right = built[kind];
+    return kept.ok() && kept->packed == right.packed && kept->tokens_per_epoch == right.tokens_per_epoch &&
+           kept->facts.tokens == right.facts.tokens && same(kept->shuffle, right.shuffle) &&
+           same(kept->documents, right.documents) && same(kept->starts, right.starts) &&
+           same(kept->pieces, right.pieces) && same(kept->packs, right.packs);
+  };
+  for (const std::string kind : {"blend", "samples", "packed"}) {
+    CAPTURE(kind);
+    const std::string folder = dir / kind;
+    REQUIRE(is_right(kind, folder));
+    std::string path;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().extension() == ".index") path = entry.path();
+    const std::string whole = ReadFile(path);
+    REQUIRE(whole.size() > 1 << 20);
+    for (int i = 0; i < Mutations() / 10; ++i) {
+      CAPTURE(i);
+      // Half of them in the numbers at the beginning.
+      WriteFile(path, i % 2 == 0 ? Mutated(whole, &random)
+                                 : Mutated(whole.substr(0, 176), &random) + whole.substr(176));
+      CHECK(is_right(kind, folder));
+      CHECK(ReadFile(path) == whole);
+    }
+    CHECK(note.empty());
   }
 }
 

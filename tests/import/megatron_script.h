@@ -11,6 +11,11 @@ namespace engine::import {
 
 using Flags = std::map<std::string, std::string>;  // "--flag" → its values; "-" takes a flag out
 
+inline Flags With(Flags flags, const Flags& more) {
+  for (const auto& [flag, values] : more) flags[flag] = values;
+  return flags;
+}
+
 // A lawful run of 8 ranks.
 inline const Flags kBase = {{"--num-layers", "8"},
                             {"--hidden-size", "64"},

@@ -40,9 +40,4 @@ inline bool IsWithin(const std::string& part, const std::string& text) {
   return text.find(part) != std::string::npos;
 }
 
-inline Flags With(Flags flags, const Flags& more) {
-  for (const auto& [flag, values] : more) flags[flag] = values;
-  return flags;
-}
-
 }  // namespace engine::import

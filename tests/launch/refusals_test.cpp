@@ -5,9 +5,13 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
+#include <vector>
 
+#include "engine/data/indexed_dataset.h"
+#include "engine/data/indexed_format.h"
 #include "engine/launch/socket.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/launch/background.h"
@@ -47,6 +51,60 @@ TEST_CASE("processes: ranks that are not of one run") {
   CHECK(Contains(token, "rank 1 did not come within 1 s\n"));
   CHECK(Contains(token, ": refused: token\n"));
   CHECK(NewestCheckpoint(tiny.out).empty());
+  CHECK(!HasOrphans(tiny));
+}
+
+namespace {
+
+// A copy of the tiny data set in a folder of its own, with a mask of the loss, all of whose numbers are `counts`, or without one.
+std::string FolderWithData(const TinyRun& tiny, const std::string& name, std::optional<std::int32_t> counts) {
+  const std::string folder = tiny.folder / name;
+  const std::string prefix = folder + "/text_text_document";
+  std::filesystem::create_directory(folder);
+  for (const char* ending : {".idx", ".bin"})
+    std::filesystem::copy_file(tiny.folder / ("text_text_document" + std::string(ending)), prefix + ending);
+  if (!counts) return folder;
+  const absl::StatusOr<data::IndexedDataset> dataset = data::IndexedDataset::Open(prefix);
+  REQUIRE(dataset.ok());
+  auto mask = data::IndexedDatasetWriter::Create(data::LossMaskPrefix(prefix), data::TokenType::kU8);
+  REQUIRE(mask.ok());
+  for (const std::int32_t length : dataset->lengths()) {
+    const std::vector<std::int32_t> ones(static_cast<std::size_t>(length), *counts);
+    REQUIRE((*mask)->AddDocument({{ones}}).ok());
+  }
+  REQUIRE((*mask)->Finish().ok());
+  return folder;
+}
+
+}  // namespace
+
+TEST_CASE("processes: ranks whose files have one name and another content are told which") {
+  const TinyRun tiny;
+  const std::string common = "run " + tiny.recipe + " --set parallelism.dp=2 --join-timeout 5 --out " +
+                             tiny.out + " --set data.paths='[\"text_text_document\"]'";
+  // Rank 0 and rank 1, each in a folder of its own; both logs.
+  const auto both = [&](const std::string& first, const std::string& second, int code0, int code1) {
+    const int port = FreePort();
+    Background zero(tiny, "0", common, "-C " + first + " " + RankVariables(0, 2, port));
+    Background one(tiny, "1", common, "-C " + second + " " + RankVariables(1, 2, port));
+    CHECK_MESSAGE(zero.Wait(10) == code0, zero.log());
+    CHECK_MESSAGE(one.Wait(10) == code1, one.log());
+    return zero.log() + one.log();
+  };
+  const std::string ones = FolderWithData(tiny, "ones", 1);
+  const std::string none = FolderWithData(tiny, "none", std::nullopt);
+  const std::string other = both(ones, FolderWithData(tiny, "zeros", 0), 5, 1);
+  const std::string fingerprint = "\\d+ bytes, xxh3_128 [0-9a-f]{32}";
+  CHECK_MESSAGE(
+      std::regex_search(other, std::regex("rank 1 \\([^)]+\\) failed: the data is not that of rank 0:\n.*"
+                                          "data text_text_document_loss_mask.bin: " +
+                                          fingerprint + " on rank 0, " + fingerprint + " here")),
+      other);
+  CHECK_MESSAGE(!Contains(other, "loss_mask.idx"), other);
+  CHECK(Contains(both(ones, none, 5, 1), "data text_text_document_loss_mask.idx: "));
+  CHECK(Contains(both(none, ones, 5, 1), "data text_text_document_loss_mask.bin: not there on rank 0, "));
+  CHECK(NewestCheckpoint(tiny.out).empty());
+  both(ones, FolderWithData(tiny, "same", 1), 0, 0);
   CHECK(!HasOrphans(tiny));
 }
 

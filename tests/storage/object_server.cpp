@@ -22,7 +22,8 @@ std::string ReadLine(std::FILE* from) {
 
 }  // namespace
 
-ObjectServer::ObjectServer() {
+ObjectServer::ObjectServer(const std::string& certificate)
+    : scheme_(certificate.empty() ? "http://" : "https://") {
   std::array<int, 2> in{};
   std::array<int, 2> out{};
   REQUIRE(pipe(in.data()) == 0);
@@ -34,7 +35,9 @@ ObjectServer::ObjectServer() {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
     for (const int descriptor : {in[0], in[1], out[0], out[1]}) close(descriptor);
-    execl("/usr/bin/python3", "python3", "-B", script.c_str(), nullptr);
+    const std::string key = certificate + ".key";
+    const char* file = certificate.empty() ? nullptr : certificate.c_str();  // null ends the arguments
+    execl("/usr/bin/python3", "python3", "-B", script.c_str(), file, key.c_str(), nullptr);
     _exit(127);
   }
   close(in[0]);

@@ -9,8 +9,9 @@ namespace engine::storage {
 
 class ObjectServer {
  public:
-  // Sets AWS_…, for the whole process.
-  ObjectServer();
+  // Sets AWS_…, for the whole process. `certificate`: where not empty, a file of a certificate in PEM for TLS; its key is in
+  // certificate + ".key".
+  explicit ObjectServer(const std::string& certificate = "");
   ~ObjectServer();
   ObjectServer(const ObjectServer&) = delete;
   ObjectServer& operator=(const ObjectServer&) = delete;
@@ -22,11 +23,13 @@ class ObjectServer {
   // "GET /b/k" of each request since the last call.
   std::vector<std::string> Requests();
 
-  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+  int port() const { return port_; }
+  std::string url() const { return scheme_ + "127.0.0.1:" + std::to_string(port_); }
 
  private:
   static std::string Latin1(const std::string& bytes);  // as UTF-8
 
+  const std::string scheme_;  // "http://" or "https://"
   int pid_ = 0;
   int port_ = 0;
   std::FILE* to_ = nullptr;

@@ -13,13 +13,14 @@ tested: `Server.faults` is a list of dicts, each with
            cut      sends `bytes` of the body, then closes the connection in good order
            short    says and sends `bytes` less than there are           long   says 10 bytes more than there are
            stall    sends `bytes` of the body, and then nothing for `seconds`
+           together waits, 5 s at most for all requests, until `count` of them have been under way at once
            whole    knows no ranges                                       shift  gives the range one byte too far on
            change   puts `bytes` more in the object first, so that it has another ETag
            lose     does what was asked, then resets the connection before the answer
            redirect answers 302 to the address `to`
            error200 answers 200 with the error `code` in the body
 
-usage: object_server.py     prints its port; then each line of JSON on stdin is a command, answered by a line of JSON:
+usage: object_server.py [CERTIFICATE KEY]     with these over TLS. Prints its port; then each line of JSON on stdin is a command, answered by a line of JSON:
   {"put": [KEY, LATIN1]}  {"get": KEY}  {"faults": […]}  {"log": true}: requests since the last time  {"uploads": true}: how many are open
 """
 import datetime
@@ -29,6 +30,7 @@ import http.server
 import json
 import re
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -56,7 +58,7 @@ class Refused(Exception):
 
 
 class Server:
-    def __init__(self, token=None):
+    def __init__(self, token=None, certificate=None):
         self.objects = {}  # "bucket/key" → (bytes, etag)
         self.uploads = {}
         self.faults = []
@@ -69,12 +71,17 @@ class Server:
         handler = type("Bound", (Handler,), {"store": self})
         self.http = Quiet(("127.0.0.1", 0), handler)
         self.http.daemon_threads = True
+        self.scheme = "https" if certificate else "http"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
         self.port = self.http.server_address[1]
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def environment(self):
         return {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION,
@@ -84,6 +91,11 @@ class Server:
         with self.lock:
             self.objects[name] = (data, etag or f'"{hashlib.md5(data).hexdigest()}"')
             return self.objects[name][1]
+
+    def wait_for_others(self, fault):
+        end = fault.setdefault("end", time.monotonic() + 5)
+        while self.most_busy < fault["count"] and time.monotonic() < end:
+            time.sleep(0.001)
 
     def fault_for(self, method, path):
         with self.lock:
@@ -173,6 +185,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             time.sleep(store.delay)
             self.fault = store.fault_for(self.command, self.path)
+            if self.fault.get("do") == "together":
+                store.wait_for_others(self.fault)
             if self.fault.get("do") == "status":
                 raise Refused(self.fault["status"], self.fault.get("code", "InternalError"), "as the test asks for")
             if self.fault.get("do") == "redirect":
@@ -330,7 +344,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def main():
-    server = Server()
+    server = Server(certificate=sys.argv[1:])
     print(server.port, flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -61,10 +61,10 @@ class Bench:
         path.write_text(text)
         return path
 
-    def losses(self, name, data, *settings):
+    def losses(self, name, data, *settings, flags=()):
         out = self.folder / f"out-{name}"
         options = [word for setting in settings for word in ("--set", setting)]
-        log = self.run("run", self.recipe(name, data), "--device", "cpu", "--threads", "1", "--out", out, *options)
+        log = self.run("run", self.recipe(name, data), "--device", "cpu", "--threads", "1", "--out", out, *options, *flags)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         return [{key: line[key] for key in ("iteration", "loss", "grad_norm", "validation_loss") if key in line}
                 for line in lines if "loss" in line or "validation_loss" in line], log
@@ -214,6 +214,20 @@ def masks(bench):
     expect("half_loss_mask.idx: is not an index, it does not start with MMIDIDX" in text, text)
 
 
+def reads_ahead(bench):
+    """A run begins with requests for many microbatches at once, the process of a pipeline's last stage as that of its first."""
+    copies = ["local_text_document"] * 8  # so that samples lie far from one another
+    bench.run("data", "merge", *copies, "--output-prefix", "s3://sets/long")
+    # One process has at most 16 requests under way. The first of each, the supervisor among them, is for the size of the file.
+    for pp, count, flags in ((1, 8, ()), (2, 20, ("--processes",))):
+        bench.server.most_busy = 0
+        bench.server.faults = [{"method": "GET", "path": "long\\.bin", "after": pp + len(flags), "times": 1 << 30, "do": "together",
+                                "count": count}]
+        bench.losses(f"ahead{pp}", "s3://sets/long", "training.micro_batch=1", "training.iterations=1", f"parallelism.pp={pp}", flags=flags)
+        bench.server.faults = []
+        expect(bench.server.most_busy >= count, f"pp {pp}: at most {bench.server.most_busy} requests under way at once")
+
+
 def mistakes(bench):
     recipe = bench.recipe("good", "s3://sets/made_text_document")
     bench.requests()
@@ -274,7 +288,7 @@ def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         bench = Bench(engine, pathlib.Path(folder).resolve())
-        for check in (builds, conversations, looks, runs, masks, mistakes, sockets):
+        for check in (builds, conversations, looks, runs, masks, reads_ahead, mistakes, sockets):
             try:
                 check(bench)
             except Failed as failure:

@@ -2,26 +2,29 @@
 #include <cmath>
 
 #include "engine/model/load.h"
+#include "tests/train/documents.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
 namespace {
 
-// The metrics of the first iteration of a small model with eight experts a layer.
-nlohmann::json FirstMetrics(const std::string& force) {
+// The first line of the metrics of a small model with eight experts a layer.
+nlohmann::json FirstLine(std::vector<std::string> sets) {
   const TempDir folder;
-  const recipe::LoadResult loaded =
-      model::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/experts.toml",
-                  {.sets = {"debug.router=" + force, "data.source=random", "data.sequence_length=64",
-                            "training.iterations=1", "schedule.kind=constant", "schedule.warmup_iterations=0",
-                            "evaluation.interval=0"},
-                   .root = ""});
+  sets.insert(sets.end(), {"training.iterations=1", "schedule.kind=constant", "schedule.warmup_iterations=0",
+                           "evaluation.interval=0"});
+  const recipe::LoadResult loaded = model::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/experts.toml",
+                                                {.sets = std::move(sets), .root = ""});
   REQUIRE(loaded.ok());
   MustRun(loaded.recipe, folder / "out");
   std::ifstream lines(folder / "out/metrics.jsonl");
   std::string line;
   REQUIRE(std::getline(lines, line));
-  return nlohmann::json::parse(line)["metrics"];
+  return nlohmann::json::parse(line);
+}
+
+nlohmann::json FirstMetrics(const std::string& force) {
+  return FirstLine({"debug.router=" + force, "data.source=random", "data.sequence_length=64"})["metrics"];
 }
 
 }  // namespace
@@ -45,6 +48,31 @@ TEST_CASE("the log has the loads and the entropy of each router, and what is for
     CHECK(zipf[router + "load_max"] > 1.7);
     CHECK(zipf[router + "load_min"] < 0.7);
   }
+}
+
+TEST_CASE("losses and loads of routers are of all tokens, whether their labels count or not") {
+  const auto line_of = [](bool with_mask) {
+    const TempDir folder;
+    WriteDocuments(folder / "text", with_mask);
+    return FirstLine({"data.paths=[\"" + folder / "text" + "\"]", "data.split=\"1\"", "data.weights=[1]",
+                      "data.sequence_length=16"});
+  };
+  const nlohmann::json all = line_of(false);
+  const nlohmann::json some = line_of(true);
+  int of_routers = 0;
+  for (const auto& [name, value] : all["metrics"].items()) {
+    if (name.find(".router.") == std::string::npos) continue;
+    CAPTURE(name);
+    ++of_routers;
+    CHECK(some["metrics"][name] == value);
+  }
+  CHECK(of_routers >= 4 * 4);
+  const auto loss_of = [](const nlohmann::json& line) { return line["metrics"]["loss"].get<double>(); };
+  const auto rest_of = [&](const nlohmann::json& line) { return line["loss"].get<double>() - loss_of(line); };
+  CHECK(loss_of(some) != loss_of(all));
+  CHECK(rest_of(all) > 1e-4);
+  CHECK(rest_of(some) ==
+        doctest::Approx(rest_of(all)).epsilon(1e-4));  // the objective's losses are in float32
 }
 
 }  // namespace engine::train::testing
