@@ -16,13 +16,13 @@ namespace {
 std::unique_ptr<Tokenizer> Bytes() { return *MakeTokenizer({}); }
 
 struct Built {
-  PreprocessResult result;
+  BuildResult result;
   std::vector<std::vector<std::int32_t>> sequences;
   std::vector<std::int64_t> documents;
 };
 
 Built BuildAndRead(const PreprocessOptions& options, std::size_t key = 0) {
-  absl::StatusOr<PreprocessResult> result = Preprocess(options, *Bytes());
+  absl::StatusOr<BuildResult> result = Preprocess(options, *Bytes());
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
   const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(result->datasets.at(key).prefix);
   REQUIRE_MESSAGE(dataset.ok(), Message(dataset.status()));
@@ -231,7 +231,7 @@ TEST_CASE("rows of Parquet make the data set that lines of JSON make, in parts o
         while (true) {
           int done = 0;
           options.stopped = [&] { return ++parts > 0 && bytes == 2000 && ++done == 2; };
-          const absl::StatusOr<PreprocessResult> result = Preprocess(options, *Bytes());
+          const absl::StatusOr<BuildResult> result = Preprocess(options, *Bytes());
           if (result.ok()) break;
           REQUIRE_MESSAGE(absl::IsCancelled(result.status()), Message(result.status()));
           ++stops;
