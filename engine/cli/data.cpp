@@ -380,6 +380,9 @@ void AddBuild(CLI::App* parent, int* exit_code) {
                       "Line between the documents of plain text; without it each file is a document");
   command->add_flag("--drop-duplicates", options.drop_duplicates,
                     "Leave out documents that stood before, in any of the inputs");
+  command->add_flag("--prepend-bos", options.prepend_bos,
+                    "Begin each document with the tokenizer's beginning-of-document token, where a chat "
+                    "template has not written it");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
   AddChatOptions(command, &arguments->chat);
   options.workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

@@ -25,8 +25,8 @@ Hash128 HashOfChat(const ChatText& chat) {
 class ChatEncoder {
  public:
   ChatEncoder(const ChatBuildOptions& options, const ChatTemplate& chat, const Tokenizer& tokenizer,
-              TokenType type)
-      : options_(options), chat_(chat), tokenizer_(tokenizer), type_(type) {}
+              TokenType type, std::optional<std::int32_t> beginning)
+      : options_(options), chat_(chat), tokenizer_(tokenizer), type_(type), beginning_(beginning) {}
 
   EncodedPart Encode(const InputPart& part) const {
     EncodedPart encoded;
@@ -41,7 +41,7 @@ class ChatEncoder {
     ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record, options_.keys));
     ASSIGN_OR_RETURN(const ChatText text, chat_.Render(conversation, options_.loss_on));
     ASSIGN_OR_RETURN(ChatTokens tokens,
-                     TokenizeChat(text, tokenizer_, options_.append_eod, options_.loss_on));
+                     TokenizeChat(text, tokenizer_, beginning_, options_.append_eod, options_.loss_on));
     if (tokens.ids.empty()) return InvalidArgument("the template makes no text of it");
     const std::vector<std::int32_t> mask(tokens.counts.begin(), tokens.counts.end());
     encoded->hashes.push_back(HashOfChat(text));
@@ -53,6 +53,7 @@ class ChatEncoder {
   const ChatTemplate& chat_;
   const Tokenizer& tokenizer_;
   const TokenType type_;
+  const std::optional<std::int32_t> beginning_;
 };
 
 // Counts of a mask, which is read piece by piece: it may be larger than the memory.
@@ -83,14 +84,20 @@ absl::Status CountLearned(const MadeDataset& mask, ChatBuildResult* result) {
 
 }  // namespace
 
-absl::StatusOr<ChatTokens> TokenizeChat(const ChatText& text, const Tokenizer& tokenizer, bool append_eod,
+absl::StatusOr<ChatTokens> TokenizeChat(const ChatText& text, const Tokenizer& tokenizer,
+                                        std::optional<std::int32_t> beginning, bool append_eod,
                                         LossOn loss_on) {
   ChatTokens tokens;
   RETURN_IF_ERROR(tokenizer.EncodeMarked(text.text, text.learned, &tokens.ids, &tokens.counts));
+  const std::uint8_t counts = loss_on == LossOn::kAll ? 1 : 0;
+  if (beginning.has_value() && !tokens.ids.empty() && tokens.ids.front() != *beginning) {
+    tokens.ids.insert(tokens.ids.begin(), *beginning);
+    tokens.counts.insert(tokens.counts.begin(), counts);
+  }
   const bool has_end = !tokens.ids.empty() && tokens.ids.back() == tokenizer.end_of_document();
   if (append_eod && !has_end && !tokens.ids.empty()) {
     tokens.ids.push_back(tokenizer.end_of_document());
-    tokens.counts.push_back(loss_on == LossOn::kAll ? 1 : 0);
+    tokens.counts.push_back(counts);
   }
   return tokens;
 }
@@ -98,7 +105,8 @@ absl::StatusOr<ChatTokens> TokenizeChat(const ChatText& text, const Tokenizer& t
 absl::StatusOr<ChatBuildResult> BuildConversations(const ChatBuildOptions& options, const ChatTemplate& chat,
                                                    const Tokenizer& tokenizer) {
   const TokenType type = ChooseTokenType(tokenizer.vocab_size());
-  const ChatEncoder encoder(options, chat, tokenizer, type);
+  ASSIGN_OR_RETURN(const std::optional<std::int32_t> beginning, BeginningOf(options, tokenizer));
+  const ChatEncoder encoder(options, chat, tokenizer, type, beginning);
   const std::string mask = LossMaskPrefix(options.output_prefix);
   ChatBuildResult result;
   const auto complete = [&](const BuildResult& made, nlohmann::ordered_json* manifest) -> absl::Status {

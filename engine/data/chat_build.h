@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/data/chat_template.h"
@@ -14,7 +15,7 @@
 namespace engine::data {
 
 struct ChatBuildOptions
-    : BuildOptions {  // append_eod: behind each conversation that does not end with the token
+    : BuildOptions {  // prepend_bos, append_eod: where the template has not written the token
   ConversationKeys keys;
   LossOn loss_on = LossOn::kAssistant;
 };
@@ -26,12 +27,14 @@ struct ChatBuildResult
 };
 
 // One conversation as tokens and, of each, whether it counts. Special tokens in the text are tokens; none is put around it, since the template
-// writes those itself. An end-of-document token that is appended counts with LossOn::kAll alone.
+// writes those itself; but `beginning` stands in front where it does not anyway, and the end of document behind with `append_eod`. What was
+// so added counts with LossOn::kAll alone.
 struct ChatTokens {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> counts;
 };
-absl::StatusOr<ChatTokens> TokenizeChat(const ChatText& text, const Tokenizer& tokenizer, bool append_eod,
+absl::StatusOr<ChatTokens> TokenizeChat(const ChatText& text, const Tokenizer& tokenizer,
+                                        std::optional<std::int32_t> beginning, bool append_eod,
                                         LossOn loss_on);
 
 // Makes the data sets OUTPUT_PREFIX and OUTPUT_PREFIX_loss_mask, and a manifest, as BuildDatasets does. Conversations are duplicates where

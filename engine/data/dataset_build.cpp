@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/base/version.h"
 #include "engine/base/write_file.h"
@@ -156,7 +157,8 @@ absl::StatusOr<nlohmann::ordered_json> DescribeBuild(const BuildOptions& options
   }
   nlohmann::ordered_json what = {{"version", kVersion}, {"inputs", files}};
   what.update(kind.what);
-  what.update({{"append-eod", options.append_eod},
+  what.update({{"prepend-bos", options.prepend_bos},
+               {"append-eod", options.append_eod},
                {"drop-duplicates", options.drop_duplicates},
                {"token type", Name(kind.datasets.front().type)},
                {"tokenizer", tokenizer}});
@@ -193,6 +195,7 @@ absl::Status WriteManifest(const BuildOptions& options, const BuildKind& kind, c
   nlohmann::ordered_json manifest = {{"format", 1},
                                      {"tokenizer", DescribeTokenizer(options.tokenizer)},
                                      {"token_type", Name(result.type)},
+                                     {"prepend_bos", options.prepend_bos},
                                      {"append_eod", options.append_eod},
                                      {"drop_duplicates", options.drop_duplicates},
                                      {"datasets", datasets},
@@ -237,6 +240,20 @@ absl::Status ReadAll(const BuildOptions& options, const BuildKind& kind, std::sp
 }  // namespace
 
 std::string ManifestPath(const std::string& output_prefix) { return output_prefix + ".json"; }
+
+absl::StatusOr<std::optional<std::int32_t>> BeginningOf(const BuildOptions& options,
+                                                        const Tokenizer& tokenizer) {
+  if (!options.prepend_bos) return std::nullopt;
+  if (const std::optional<std::int32_t> token = tokenizer.beginning_of_document(); token.has_value())
+    return token;
+  if (options.tokenizer.kind != "file")
+    return InvalidArgument("the tokenizer \"{}\" has no token that begins a document, for --prepend-bos",
+                           options.tokenizer.kind);
+  return InvalidArgument(
+      "{}: error: which token begins a document, for --prepend-bos, is not known; bos_token of a "
+      "tokenizer_config.json beside it names one",
+      ShownPath(options.tokenizer.path));
+}
 
 absl::StatusOr<BuildResult> BuildDatasets(const BuildOptions& options, const BuildKind& kind) {
   BuildResult result;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,8 @@ struct BuildProgress {
 struct BuildOptions {
   std::vector<std::string> inputs;  // files and directories (text_inputs.h)
   std::string output_prefix;
-  bool append_eod = false;       // an end-of-document token after each document that has tokens
+  bool prepend_bos = false;  // the tokenizer's beginning of a document before each document that has tokens
+  bool append_eod = false;   // an end-of-document token after each document that has tokens
   bool drop_duplicates = false;  // documents that stood before: the first one stays
   recipe::Tokenizer tokenizer;   // for the manifest
   int workers = 1;               // threads that tokenise; the data set is the same with any number of them
@@ -94,6 +96,10 @@ struct BuildKind {
 
 // <output_prefix>.json: what was read and made, with checksums and counts of each input.
 std::string ManifestPath(const std::string& output_prefix);
+
+// The token of prepend_bos, where that is asked for. A tokenizer that has none is an error.
+absl::StatusOr<std::optional<std::int32_t>> BeginningOf(const BuildOptions& options,
+                                                        const Tokenizer& tokenizer);
 
 // Makes the data sets of that kind of all documents of the inputs. Files may be compressed (text_parts.h). No data set has its name
 // unless everything succeeds; inputs without any document are an error.

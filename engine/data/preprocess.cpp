@@ -1,5 +1,6 @@
 #include "engine/data/preprocess.h"
 
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -37,8 +38,9 @@ class TextHasher {
 
 class TextEncoder {
  public:
-  TextEncoder(const PreprocessOptions& options, const Tokenizer& tokenizer, TokenType type)
-      : options_(options), tokenizer_(tokenizer), type_(type) {}
+  TextEncoder(const PreprocessOptions& options, const Tokenizer& tokenizer, TokenType type,
+              std::optional<std::int32_t> beginning)
+      : options_(options), tokenizer_(tokenizer), type_(type), beginning_(beginning) {}
 
   EncodedPart Encode(const InputPart& part) const {
     EncodedPart encoded;
@@ -64,22 +66,26 @@ class TextEncoder {
   absl::Status AddDocument(std::span<const std::string_view> texts, std::vector<std::int32_t>* ids,
                            EncodedDocuments* documents) const {
     std::int32_t sequences = 0;
-    ids->clear();
-    const auto finish = [&] {  // the sequence before
-      if (ids->empty()) return absl::OkStatus();
+    const auto finish = [&] {
       ++sequences;
       return AppendSequence(type_, *ids, documents);
     };
+    ids->clear();
+    if (beginning_.has_value()) ids->push_back(*beginning_);
+    const std::size_t front = ids->size();
     std::vector<std::int32_t> next;
     for (const std::string_view text : texts) {
+      const bool is_first = sequences == 0 && ids->size() == front;
       next.clear();
-      RETURN_IF_ERROR(tokenizer_.EncodeTo(text, ids->empty() ? ids : &next));
+      RETURN_IF_ERROR(tokenizer_.EncodeTo(text, is_first ? ids : &next));
       if (next.empty()) continue;
       RETURN_IF_ERROR(finish());
       std::swap(*ids, next);
     }
-    if (options_.append_eod && !ids->empty()) ids->push_back(tokenizer_.end_of_document());
-    RETURN_IF_ERROR(finish());
+    if (sequences > 0 || ids->size() > front) {
+      if (options_.append_eod) ids->push_back(tokenizer_.end_of_document());
+      RETURN_IF_ERROR(finish());
+    }
     documents->sequences.push_back(sequences);
     return absl::OkStatus();
   }
@@ -87,6 +93,7 @@ class TextEncoder {
   const PreprocessOptions& options_;
   const Tokenizer& tokenizer_;
   const TokenType type_;
+  const std::optional<std::int32_t> beginning_;
 };
 
 std::string_view NameOf(InputFormat format) {
@@ -105,7 +112,8 @@ absl::Status CheckOptions(const PreprocessOptions& options) {
 absl::StatusOr<BuildResult> Preprocess(const PreprocessOptions& options, const Tokenizer& tokenizer) {
   RETURN_IF_ERROR(CheckOptions(options));
   const TokenType type = ChooseTokenType(tokenizer.vocab_size());
-  const TextEncoder encoder(options, tokenizer, type);
+  ASSIGN_OR_RETURN(const std::optional<std::int32_t> beginning, BeginningOf(options, tokenizer));
+  const TextEncoder encoder(options, tokenizer, type, beginning);
   BuildKind kind = {.input = {.format = options.format,
                               .keys = options.json_keys,
                               .null_members = {},

@@ -229,6 +229,26 @@ TEST_CASE("a build of conversations that is killed at any moment is gone on with
   CHECK(resumed > 3);
 }
 
+TEST_CASE("an old data set is gone before a new mask is there, and a new one comes after its mask") {
+  const TempDir dir(MemoryFolder());
+  WriteFile(dir / "out.jinja", "{{ messages[0].content }}");
+  ChatBuildOptions options;
+  options.inputs = {ENGINE_SOURCE_DIR "/tests/data/chat/records.jsonl"};
+  options.output_prefix = dir / "out";
+  options.loss_on = LossOn::kAll;
+  REQUIRE(Make(options).ok());
+  const std::string wanted = ReadFile(dir / "out.idx");
+  REQUIRE(std::filesystem::remove(dir / "out_loss_mask.bin"));
+  std::filesystem::create_directory(dir / "out_loss_mask.bin");  // in the way
+  CHECK_FALSE(Make(options).ok());
+  CHECK_FALSE(std::filesystem::exists(dir / "out.idx"));
+  CHECK_FALSE(std::filesystem::exists(dir / "out_loss_mask.idx"));
+  REQUIRE(std::filesystem::remove(dir / "out_loss_mask.bin"));
+  REQUIRE(Make(options).ok());
+  CHECK(ReadFile(dir / "out.idx") == wanted);
+  CHECK(dir.entries() == 6);
+}
+
 TEST_CASE("what an unfinished build has of another template, time, key or part that is learned is not used") {
   const TempDir dir(MemoryFolder());
   const std::unique_ptr<Tokenizer> tokenizer = *MakeTokenizer({});
