@@ -18,6 +18,7 @@
 #include "engine/cli/progress_line.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/cli/stop_signals.h"
+#include "engine/data/chat_build.h"
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
 #include "engine/data/rearrange.h"
@@ -89,17 +90,15 @@ std::string ProgressText(const data::BuildProgress& progress, double seconds) {
                             FormatBytes(progress.text_bytes), progress.finished_inputs, progress.inputs);
 }
 
-absl::StatusOr<data::PreprocessResult> BuildWithProgress(data::PreprocessOptions options,
-                                                         const data::Tokenizer& tokenizer) {
-  ProgressLine line;
+// Shows how far the build has come on `line`, and lets signals stop it.
+void Watch(ProgressLine* line, data::BuildOptions* options) {
   const auto begin = std::chrono::steady_clock::now();
-  options.progress = [&](const data::BuildProgress& progress) {
-    if (!line.IsDue()) return;
-    line.Show(ProgressText(progress,
-                           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+  options->progress = [line, begin](const data::BuildProgress& progress) {
+    if (!line->IsDue()) return;
+    line->Show(ProgressText(progress,
+                            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
   };
-  options.stopped = [] { return StopSignals::Came() != 0; };
-  return data::Preprocess(options, tokenizer);
+  options->stopped = [] { return StopSignals::Came() != 0; };
 }
 
 // Why a build has failed, or was stopped, and how it goes on.
@@ -117,55 +116,102 @@ int FailBuild(const absl::Status& status, const std::string& output_prefix) {
   return exit_code;
 }
 
-int Build(const BuildArguments& arguments) {
+absl::Status CheckOptions(const BuildArguments& arguments) {
+  const data::PreprocessOptions& options = arguments.options;
+  const bool is_chat = arguments.format == "chat";
+  if (!is_chat && arguments.chat.any())
+    return InvalidArgument("--chat-template, --loss-on, --chat-key and --chat-time are for --format chat");
+  if (is_chat && options.json_keys != data::PreprocessOptions().json_keys)
+    return InvalidArgument("--json-key is not for --format chat; --chat-key names the keys of conversations");
+  if (arguments.format != "text" && !options.document_separator.empty()) {
+    return InvalidArgument(
+        "--document-separator is for --format text; a line of JSON, or a row of Parquet, is a document");
+  }
+  return absl::OkStatus();
+}
+
+// "36 MiB in 2 files, passed over: 1 hidden"
+std::string InputsText(const data::BuildResult& result) {
+  std::int64_t bytes = 0;
+  for (const data::ReadInput& input : result.inputs) bytes += input.bytes;
+  return fmt::format("{} in {} files{}", FormatBytes(bytes), result.inputs.size(),
+                     PassedOverText(result.passed_over));
+}
+
+void PrintDuplicates(const data::BuildResult& result, bool dropped) {
+  std::int64_t duplicates = 0;
+  for (const data::ReadInput& input : result.inputs) duplicates += input.duplicates;
+  if (duplicates == 0) return;
+  Print(stdout, "{} documents stood before{}\n", WithThousands(duplicates),
+        dropped ? ", and are left out" : "; --drop-duplicates leaves them out");
+}
+
+// What a build has made: its result, and what is to be said of the data sets.
+struct Built {
+  data::BuildResult result;
+  std::string text;
+};
+
+absl::StatusOr<Built> BuildText(const data::PreprocessOptions& options, const data::Tokenizer& tokenizer,
+                                const std::string& published) {
+  Built built;
+  ASSIGN_OR_RETURN(built.result, data::Preprocess(options, tokenizer));
+  for (const data::MadeDataset& made : built.result.datasets) {
+    built.text += fmt::format("{} documents, {} sequences, {} tokens ({}) from {}\n{}\n",
+                              WithThousands(made.documents), WithThousands(made.sequences),
+                              WithThousands(made.tokens), Name(built.result.type), InputsText(built.result),
+                              data::PublishedName(made.prefix, options.output_prefix, published));
+  }
+  return built;
+}
+
+absl::StatusOr<Built> BuildChat(const Chat& chat, const data::Tokenizer& tokenizer,
+                                const std::string& published) {
+  ASSIGN_OR_RETURN(const data::ChatBuildResult made,
+                   data::BuildConversations(chat.options, chat.chat_template, tokenizer));
+  Built built = {
+      made, fmt::format("{} conversations, {} tokens ({}), {} of them learned, from {}, by {}\n",
+                        WithThousands(made.datasets[0].documents), WithThousands(made.datasets[0].tokens),
+                        Name(made.type), WithThousands(made.learned), InputsText(made),
+                        chat.chat_template.source())};
+  if (made.nothing_to_learn > 0)
+    built.text += fmt::format("{} conversations have nothing to learn: no turn of the assistant\n",
+                              WithThousands(made.nothing_to_learn));
+  for (const data::MadeDataset& dataset : made.datasets)
+    built.text += data::PublishedName(dataset.prefix, chat.options.output_prefix, published) + "\n";
+  return built;
+}
+
+absl::StatusOr<int> Build(const BuildArguments& arguments) {
+  RETURN_IF_ERROR(CheckOptions(arguments));
   data::PreprocessOptions options = arguments.options;
   options.tokenizer = arguments.tokenizer;
   options.format = arguments.format == "text"      ? data::InputFormat::kText
                    : arguments.format == "parquet" ? data::InputFormat::kParquet
                                                    : data::InputFormat::kJsonLines;
-  const bool is_chat = arguments.format == "chat";
-  if (!is_chat && arguments.chat.any())
-    return Fail(
-        InvalidArgument("--chat-template, --loss-on, --chat-key and --chat-time are for --format chat"));
-  if (!is_chat && options.format != data::InputFormat::kText && !options.document_separator.empty()) {
-    return Fail(InvalidArgument(
-        "--document-separator is for --format text; a line of JSON, or a row of Parquet, is a document"));
-  }
-  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = TokenizerOf(arguments.tokenizer);
-  if (!tokenizer.ok()) return Fail(tokenizer.status());
-  if (is_chat) {
-    data::RemoveTemporaryFilesOnSignals();
-    const absl::StatusOr<std::string> made = BuildChat(arguments.chat, options, **tokenizer);
-    if (!made.ok()) return Fail(made.status());
-    Print(stdout, "{}", *made);
-    return 0;
+  ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer, TokenizerOf(arguments.tokenizer));
+  ProgressLine line;
+  Watch(&line, &options);
+  std::optional<Chat> chat;
+  if (arguments.format == "chat") {
+    ASSIGN_OR_RETURN(chat, PrepareChat(arguments.chat, options));
   }
   const StopSignals signals;
-  absl::StatusOr<data::PreprocessResult> result;
-  const absl::Status status = data::MakeAt(arguments.options.output_prefix, [&](const std::string& prefix) {
+  const std::string& published = arguments.options.output_prefix;
+  Built built;
+  const absl::Status status = data::MakeAt(published, [&](const std::string& prefix) {
     options.output_prefix = prefix;
-    result = BuildWithProgress(options, **tokenizer);
-    return result.status();
+    if (chat.has_value()) chat->options.output_prefix = prefix;
+    ASSIGN_OR_RETURN(built, chat.has_value() ? BuildChat(*chat, *tokenizer, published)
+                                             : BuildText(options, *tokenizer, published));
+    return absl::OkStatus();
   });
+  line.Clear();
   if (!status.ok()) return FailBuild(status, options.output_prefix);
-  if (result->resumed_documents > 0)
-    Print(stdout, "{} documents had been read before\n", WithThousands(result->resumed_documents));
-  std::int64_t bytes = 0;
-  std::int64_t duplicates = 0;
-  for (const data::ReadInput& input : result->inputs) {
-    bytes += input.bytes;
-    duplicates += input.duplicates;
-  }
-  for (const data::MadeDataset& made : result->datasets) {
-    Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
-          WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
-          Name(result->type), FormatBytes(bytes), result->inputs.size(), PassedOverText(result->passed_over),
-          data::PublishedName(made.prefix, options.output_prefix, arguments.options.output_prefix));
-  }
-  if (duplicates > 0) {
-    Print(stdout, "{} documents stood before{}\n", WithThousands(duplicates),
-          options.drop_duplicates ? ", and are left out" : "; --drop-duplicates leaves them out");
-  }
+  if (built.result.resumed_documents > 0)
+    Print(stdout, "{} documents had been read before\n", WithThousands(built.result.resumed_documents));
+  Print(stdout, "{}", built.text);
+  PrintDuplicates(built.result, options.drop_duplicates);
   return 0;
 }
 
@@ -320,7 +366,7 @@ void AddBuild(CLI::App* parent, int* exit_code) {
       ->add_option(
           "--format", arguments->format,
           "jsonl: one JSON object a line, or rows of Parquet; parquet: these alone; text: plain text; "
-          "chat: one conversation a line, as JSON, into PREFIX and PREFIX_loss_mask")
+          "chat: one conversation a line of JSON, or a row of Parquet, into PREFIX and PREFIX_loss_mask")
       ->check(CLI::IsMember({"jsonl", "parquet", "text", "chat"}))
       ->capture_default_str();
   command
@@ -334,6 +380,9 @@ void AddBuild(CLI::App* parent, int* exit_code) {
                       "Line between the documents of plain text; without it each file is a document");
   command->add_flag("--drop-duplicates", options.drop_duplicates,
                     "Leave out documents that stood before, in any of the inputs");
+  command->add_flag("--prepend-bos", options.prepend_bos,
+                    "Begin each document with the tokenizer's beginning-of-document token, where a chat "
+                    "template has not written it");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
   AddChatOptions(command, &arguments->chat);
   options.workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -348,12 +397,13 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   command->add_option("--end-of-document", arguments->tokenizer.end_of_document,
                       "The token of --append-eod, where the tokenizer's files do not tell it");
   command->footer(
-      "A build that was killed or stopped goes on where it was when it is started again; one of --format "
-      "chat "
-      "begins anew.\n"
+      "A build that was killed or stopped goes on where it was when it is started again.\n"
       "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options; 128 + n a "
       "stop by signal n");
-  command->callback([arguments, exit_code] { *exit_code = Build(*arguments); });
+  command->callback([arguments, exit_code] {
+    const absl::StatusOr<int> code = Build(*arguments);
+    *exit_code = code.ok() ? *code : Fail(code.status());
+  });
 }
 
 void AddInfo(CLI::App* parent, int* exit_code) {

@@ -6,20 +6,18 @@
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
-#include "engine/base/units.h"
-#include "engine/data/chat_build.h"
-#include "engine/data/indexed_format.h"
-#include "engine/data/remote_output.h"
 
 namespace engine::cli {
 namespace {
 
-// "2024-07-26", "2024-07-26 12:34" or "2024-07-26 12:34:56"; empty: the local time now.
+// "2024-07-26", "2024-07-26 12:34" or "2024-07-26 12:34:56"; empty: today by the local time, at its beginning, so that a build that is
+// gone on with on the same day is the same.
 absl::StatusOr<std::tm> TimeOf(const std::string& text) {
   std::tm time = {};
   if (text.empty()) {
     const std::time_t now = std::time(nullptr);
     localtime_r(&now, &time);
+    time.tm_hour = time.tm_min = time.tm_sec = 0;
     return time;
   }
   int used = 0;
@@ -60,17 +58,6 @@ absl::StatusOr<data::ConversationKeys> KeysOf(const std::vector<std::string>& ke
   return named;
 }
 
-absl::Status CheckOptions(const data::PreprocessOptions& options) {
-  if (options.json_keys != std::vector<std::string>{"text"})
-    return InvalidArgument("--json-key is not for --format chat; --chat-key names the keys of conversations");
-  if (options.drop_duplicates) return InvalidArgument("--drop-duplicates is not for --format chat");
-  if (options.restart)
-    return InvalidArgument("--restart is not for --format chat, which leaves nothing unfinished");
-  if (!options.document_separator.empty())
-    return InvalidArgument("--document-separator is for --format text; a line of JSON is a conversation");
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void AddChatOptions(CLI::App* command, ChatArguments* arguments) {
@@ -97,36 +84,15 @@ void AddChatOptions(CLI::App* command, ChatArguments* arguments) {
       ->type_name("YYYY-MM-DD");
 }
 
-absl::StatusOr<std::string> BuildChat(const ChatArguments& arguments, const data::PreprocessOptions& options,
-                                      const data::Tokenizer& tokenizer) {
-  RETURN_IF_ERROR(CheckOptions(options));
+absl::StatusOr<Chat> PrepareChat(const ChatArguments& arguments, const data::BuildOptions& options) {
   ASSIGN_OR_RETURN(const std::tm time, TimeOf(arguments.time));
   data::ChatBuildOptions chat;
+  static_cast<data::BuildOptions&>(chat) = options;
   ASSIGN_OR_RETURN(chat.keys, KeysOf(arguments.keys));
-  ASSIGN_OR_RETURN(const data::ChatTemplate made,
-                   data::ChatTemplate::Open(arguments.chat_template, options.tokenizer.path, time));
-  chat.inputs = options.inputs;
   chat.loss_on = arguments.loss_on == "all" ? data::LossOn::kAll : data::LossOn::kAssistant;
-  chat.append_eod = options.append_eod;
-  chat.tokenizer = options.tokenizer;
-  chat.workers = options.workers;
-  data::ChatBuildResult result;
-  RETURN_IF_ERROR(data::MakeAt(options.output_prefix, [&](const std::string& prefix) {
-    chat.output_prefix = prefix;
-    ASSIGN_OR_RETURN(result, data::BuildConversations(chat, made, tokenizer));
-    return absl::OkStatus();
-  }));
-  std::int64_t bytes = 0;
-  for (const data::ReadInput& input : result.inputs) bytes += input.bytes;
-  std::string text =
-      fmt::format("{} conversations, {} tokens ({}), {} of them learned, from {} in {} files, by {}\n",
-                  WithThousands(result.made.documents), WithThousands(result.made.tokens), Name(result.type),
-                  WithThousands(result.learned), FormatBytes(bytes), result.inputs.size(), made.source());
-  if (result.nothing_to_learn > 0)
-    text += fmt::format("{} conversations have nothing to learn: no turn of the assistant\n",
-                        WithThousands(result.nothing_to_learn));
-  text += fmt::format("{}\n{}\n", options.output_prefix, data::LossMaskPrefix(options.output_prefix));
-  return text;
+  ASSIGN_OR_RETURN(data::ChatTemplate made,
+                   data::ChatTemplate::Open(arguments.chat_template, options.tokenizer.path, time));
+  return Chat{.options = std::move(chat), .chat_template = std::move(made)};
 }
 
 }  // namespace engine::cli

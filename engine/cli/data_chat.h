@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/preprocess.h"
-#include "engine/data/tokenizer.h"
+#include "engine/data/chat_build.h"
 
 namespace engine::cli {
 
@@ -16,7 +15,7 @@ struct ChatArguments {
   std::string chat_template;          // a file or a name; empty: the tokenizer's
   std::string loss_on = "assistant";  // or "all"
   std::vector<std::string> keys;      // "NAME=KEY"
-  std::string time;                   // of strftime_now; empty: now
+  std::string time;                   // of strftime_now; empty: today
 
   bool any() const {
     return !chat_template.empty() || loss_on != "assistant" || !keys.empty() || !time.empty();
@@ -25,8 +24,11 @@ struct ChatArguments {
 
 void AddChatOptions(CLI::App* command, ChatArguments* arguments);
 
-// Builds, and returns what is printed of it. Of `options`, what is not for conversations is an error.
-absl::StatusOr<std::string> BuildChat(const ChatArguments& arguments, const data::PreprocessOptions& options,
-                                      const data::Tokenizer& tokenizer);
+// All that a build of conversations needs, but its tokenizer.
+struct Chat {
+  data::ChatBuildOptions options;
+  data::ChatTemplate chat_template;
+};
+absl::StatusOr<Chat> PrepareChat(const ChatArguments& arguments, const data::BuildOptions& options);
 
 }  // namespace engine::cli

@@ -170,12 +170,11 @@ int TokenizerInfo(const std::string& path) {
   Print(stdout, "pre-tokenizers   {}\n", list(tokenizer::NamesOf(description.pre_tokenizers)));
   Print(stdout, "decoders         {}\n", list(tokenizer::NamesOf(description.decoders)));
   Print(stdout, "template         {}\n", fmt::join(around, ", "));
-  if (description.end_of_document.has_value()) {
-    Print(stdout, "end of document  {}, by {}\n", shown(*description.end_of_document),
-          description.end_of_document_from);
-  } else {
-    Print(stdout, "end of document  unknown\n");
-  }
+  const auto print_token = [&](const char* label, std::optional<std::int32_t> id, const std::string& from) {
+    Print(stdout, "{:<17}{}\n", label, id.has_value() ? shown(*id) + ", by " + from : "unknown");
+  };
+  print_token("beginning", description.beginning_of_document, description.beginning_of_document_from);
+  print_token("end of document", description.end_of_document, description.end_of_document_from);
   return 0;
 }
 

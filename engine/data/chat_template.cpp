@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/base/file.h"
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
@@ -110,6 +111,13 @@ absl::StatusOr<Found> FindTemplate(const std::string& which, const fs::path& fol
                   which.empty() ? "" : ", and there is no such file", fmt::join(names, ", "));
 }
 
+std::string IdentityOf(std::string_view text, const jinja::Dict& tokens) {
+  std::string all = HashHex(text);
+  for (const auto& [name, token] : tokens.entries)
+    all += fmt::format("\n{} {}", name, HashHex(*token.text()));
+  return HashHex(all);
+}
+
 bool IsAssistant(const Value& message) {
   const Value* role = message.dict()->Find("role");
   return role != nullptr && role->text() != nullptr && *role->text() == "assistant";
@@ -142,8 +150,17 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Open(const std::string& which, const 
   ASSIGN_OR_RETURN(jinja::Template made, jinja::Template::Parse(found.text, found.source));
   ChatTemplate chat(std::move(made), found.source);
   chat.tokens_ = std::move(config.tokens);
+  chat.identity_ = IdentityOf(found.text, chat.tokens_);
+  chat.asks_time_ = found.text.find("strftime_now") != std::string::npos;
   chat.options_.now = now;
   return chat;
+}
+
+std::string ChatTemplate::time() const {
+  const std::tm& now = options_.now;
+  return !asks_time_ ? ""
+                     : fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}", now.tm_year + 1900, now.tm_mon + 1,
+                                   now.tm_mday, now.tm_hour, now.tm_min, now.tm_sec);
 }
 
 absl::StatusOr<jinja::Rendered> ChatTemplate::RenderSome(const Conversation& conversation, std::size_t count,

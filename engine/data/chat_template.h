@@ -41,6 +41,10 @@ class ChatTemplate {
   absl::StatusOr<ChatText> Render(const Conversation& conversation, LossOn loss_on) const;
 
   const std::string& source() const { return source_; }  // "models/x/tokenizer_config.json (chat_template)"
+  // A hash of all that texts follow from, but conversations and the time.
+  const std::string& identity() const { return identity_; }
+  // The time of strftime_now, "2024-07-26 00:00:00"; empty where the template does not ask for it.
+  std::string time() const;
 
  private:
   ChatTemplate(jinja::Template made, std::string source)
@@ -51,6 +55,8 @@ class ChatTemplate {
 
   jinja::Template template_;
   std::string source_;
+  std::string identity_;
+  bool asks_time_ = false;
   jinja::Dict tokens_;
   jinja::RenderOptions options_;
 };

@@ -19,13 +19,18 @@ struct KeyRow {
   std::string_view name;
   std::string ConversationKeys::*key;
   std::vector<std::string_view> usual;
+  bool is_in_turn = false;  // and not in the record
 };
+
+// Of a record: other variables of the template.
+constexpr std::string_view kDocuments = "documents";
+constexpr std::string_view kTemplateVariables = "chat_template_kwargs";
 
 const std::vector<KeyRow>& KeyRows() {
   static const std::vector<KeyRow> rows = {
       {"messages", &ConversationKeys::messages, {"messages", "conversations"}},
-      {"role", &ConversationKeys::role, {"role", "from"}},
-      {"content", &ConversationKeys::content, {"content", "value"}},
+      {"role", &ConversationKeys::role, {"role", "from"}, true},
+      {"content", &ConversationKeys::content, {"content", "value"}, true},
       {"instruction", &ConversationKeys::instruction, {"instruction", "prompt", "query", "question"}},
       {"input", &ConversationKeys::input, {"input", "context"}},
       {"output", &ConversationKeys::output, {"output", "response", "completion", "answer"}},
@@ -52,10 +57,14 @@ Member Find(const Dict& record, std::string ConversationKeys::*which, const Conv
   return {};
 }
 
+std::vector<std::string> NamesOf(const KeyRow& row, const ConversationKeys& keys) {
+  if (const std::string& named = keys.*row.key; !named.empty()) return {named};
+  return {row.usual.begin(), row.usual.end()};
+}
+
 std::string Names(std::string ConversationKeys::*which, const ConversationKeys& keys) {
-  if (!(keys.*which).empty()) return fmt::format("\"{}\"", keys.*which);
   for (const KeyRow& row : KeyRows())
-    if (row.key == which) return fmt::format("\"{}\"", fmt::join(row.usual, "\" or \""));
+    if (row.key == which) return fmt::format("\"{}\"", fmt::join(NamesOf(row, keys), "\" or \""));
   return "";
 }
 
@@ -165,12 +174,13 @@ absl::Status ReadVariables(const Dict& record, const ConversationKeys& keys, Con
       return InvalidArgument("\"{}\" is a {}, and must be a list", tools.name, jinja::TypeName(*tools.value));
     conversation->variables.emplace_back("tools", *tools.value);
   }
-  if (const Value* documents = record.Find("documents"); documents != nullptr && documents->list() != nullptr)
-    conversation->variables.emplace_back("documents", *documents);
-  const Value* more = record.Find("chat_template_kwargs");
+  if (const Value* documents = record.Find(kDocuments); documents != nullptr && documents->list() != nullptr)
+    conversation->variables.emplace_back(kDocuments, *documents);
+  const Value* more = record.Find(kTemplateVariables);
   if (more == nullptr || more->is_none()) return absl::OkStatus();
   if (more->dict() == nullptr)
-    return InvalidArgument("\"chat_template_kwargs\" is a {}, and must be an object", jinja::TypeName(*more));
+    return InvalidArgument("\"{}\" is a {}, and must be an object", kTemplateVariables,
+                           jinja::TypeName(*more));
   for (const auto& [name, value] : more->dict()->entries) conversation->variables.emplace_back(name, value);
   return absl::OkStatus();
 }
@@ -191,6 +201,30 @@ bool SetKey(std::string_view name, const std::string& key, ConversationKeys* key
     return true;
   }
   return false;
+}
+
+std::vector<std::string> SetKeys(const ConversationKeys& keys) {
+  std::vector<std::string> set;
+  for (const KeyRow& row : KeyRows())
+    if (!(keys.*row.key).empty()) set.push_back(fmt::format("{}={}", row.name, keys.*row.key));
+  return set;
+}
+
+std::vector<std::string> RecordMembers(const ConversationKeys& keys) {
+  std::vector<std::string> members;
+  for (const KeyRow& row : KeyRows()) {
+    if (row.is_in_turn) continue;
+    const std::vector<std::string> names = NamesOf(row, keys);
+    members.insert(members.end(), names.begin(), names.end());
+  }
+  members.insert(members.end(), {std::string(kDocuments), std::string(kTemplateVariables)});
+  return members;
+}
+
+std::vector<std::string> ContentNames(const ConversationKeys& keys) {
+  for (const KeyRow& row : KeyRows())
+    if (row.key == &ConversationKeys::content) return NamesOf(row, keys);
+  return {};
 }
 
 absl::StatusOr<Conversation> ReadConversation(const Value& record, const ConversationKeys& keys) {

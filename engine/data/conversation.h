@@ -29,6 +29,14 @@ std::string KeyNames();
 // Sets the key of `name` ("role") to `key`; false: there is no such name.
 bool SetKey(std::string_view name, const std::string& key, ConversationKeys* keys);
 
+// What the keys are called that are set, "role=who".
+std::vector<std::string> SetKeys(const ConversationKeys& keys);
+// The members of a record that ReadConversation looks at.
+std::vector<std::string> RecordMembers(const ConversationKeys& keys);
+
+// What the content of a turn may be called.
+std::vector<std::string> ContentNames(const ConversationKeys& keys);
+
 struct Conversation {
   // Dicts with `role`, which is one of "system", "user", "assistant", "tool" and whatever else the record says, mostly with `content`, and
   // with all other members of the turn as they are (tool_calls, …).

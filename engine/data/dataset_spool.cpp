@@ -60,6 +60,8 @@ absl::Status AppendEach(const GrowingFile& from, std::int64_t count, Make make, 
   return absl::OkStatus();
 }
 
+bool IsThere(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
 }  // namespace
 
 absl::StatusOr<GrowingFile> GrowingFile::Open(const std::string& path, std::int64_t bytes) {
@@ -162,13 +164,17 @@ absl::Status DatasetSpool::CopyKept(const std::vector<bool>& kept, DatasetSpool*
   return copy();
 }
 
-absl::Status PublishDataset(const std::string& bin, const std::string& idx, const std::string& prefix) {
-  const auto is_there = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
-  if (!is_there(idx)) return absl::OkStatus();  // it has its name
+absl::Status RemoveOldIndex(const std::string& idx, const std::string& prefix) {
+  if (!IsThere(idx)) return absl::OkStatus();  // it has its name
   const std::string old = IdxPath(prefix);
-  if (unlink(old.c_str()) != 0 && errno != ENOENT) return SystemError("replace", old, errno);
-  if (is_there(bin)) RETURN_IF_ERROR(Rename(bin, BinPath(prefix)));
-  RETURN_IF_ERROR(Rename(idx, old));
+  return unlink(old.c_str()) != 0 && errno != ENOENT ? SystemError("replace", old, errno) : absl::OkStatus();
+}
+
+absl::Status PublishDataset(const std::string& bin, const std::string& idx, const std::string& prefix) {
+  if (!IsThere(idx)) return absl::OkStatus();  // it has its name
+  RETURN_IF_ERROR(RemoveOldIndex(idx, prefix));
+  if (IsThere(bin)) RETURN_IF_ERROR(Rename(bin, BinPath(prefix)));
+  RETURN_IF_ERROR(Rename(idx, IdxPath(prefix)));
   const std::string folder = std::filesystem::path(prefix).parent_path();
   return SyncFolder(folder.empty() ? "." : folder);
 }

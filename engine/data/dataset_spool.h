@@ -64,5 +64,7 @@ class DatasetSpool {
 // synced, were. An older index goes first: a crash in between leaves no index rather than one of another .bin. Where a crash has
 // left the two renamed, or the first of them, the rest is made up for.
 absl::Status PublishDataset(const std::string& bin, const std::string& idx, const std::string& prefix);
+// The first step of that alone.
+absl::Status RemoveOldIndex(const std::string& idx, const std::string& prefix);
 
 }  // namespace engine::data

@@ -2,6 +2,7 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "engine/data/mapped_file.h"
 #include "engine/data/parquet/column_reader.h"
 #include "engine/data/parquet/table.h"
+#include "engine/data/table_records.h"
 #include "engine/data/text_parts.h"
 #include "engine/storage/copies.h"
 
@@ -61,9 +63,15 @@ class TextInput : public InputParts {
                 .line = parts_.line(),
                 .file_bytes = parts_.file_bytes(),
                 .fingerprint = parts_.FileFingerprint()};
-    part.visit = [shared = shared_, text = std::move(text)](const KeyVisitor& visit) {
-      return Visit(*shared, text, visit);
-    };
+    if (options_.format == InputFormat::kRecords) {
+      part.visit_records = [shared = shared_, text = std::move(text)](const RecordVisitor& visit) {
+        return VisitJsonRecords({shared->path, text.first_line}, text.text, visit);
+      };
+    } else {
+      part.visit = [shared = shared_, text = std::move(text)](const KeyVisitor& visit) {
+        return Visit(*shared, text, visit);
+      };
+    }
     return part;
   }
 
@@ -97,15 +105,26 @@ absl::StatusOr<std::string> FingerprintOfTable(const std::string& path) {
   return FingerprintOfBlocks(file.bytes());
 }
 
-// Rows of a Parquet file. A part is some pages of the first column, and those that go with them of the others.
+// Rows of a Parquet file. A part is some pages of the largest column, and those that go with them of the others.
 class TableInput : public InputParts {
  public:
-  TableInput(std::shared_ptr<const parquet::Table> table, const InputOptions& options,
-             std::vector<parquet::TextColumn> columns, std::string fingerprint)
-      : table_(std::move(table)),
-        options_(options),
-        columns_(std::move(columns)),
-        fingerprint_(std::move(fingerprint)) {}
+  static absl::StatusOr<std::unique_ptr<InputParts>> Open(const std::string& path,
+                                                          const InputOptions& options) {
+    ASSIGN_OR_RETURN(File file, storage::OpenCopy(path));  // it is read here and there
+    ASSIGN_OR_RETURN(std::shared_ptr<const parquet::Table> table, parquet::Table::Open(std::move(file)));
+    std::unique_ptr<TableInput> input(new TableInput(table, options));
+    if (options.format == InputFormat::kRecords) {
+      ASSIGN_OR_RETURN(TableRecords records, TableRecords::Find(*table, options.keys, options.null_members));
+      input->columns_ = records.columns();
+      input->records_ = std::make_shared<const TableRecords>(std::move(records));
+    } else {
+      for (const std::string& key : options.keys) {
+        ASSIGN_OR_RETURN(input->columns_.emplace_back(), table->FindText(key));
+      }
+    }
+    ASSIGN_OR_RETURN(input->fingerprint_, FingerprintOfTable(path));
+    return input;
+  }
 
   absl::Status SkipTo(const InputPosition& position) override {
     if (position.fingerprint != fingerprint_ || position.at > table_->rows())
@@ -136,9 +155,14 @@ class TableInput : public InputParts {
     part.end = {.at = begin_,
                 .file_bytes = static_cast<std::int64_t>(share * static_cast<double>(table_->file_bytes())),
                 .fingerprint = fingerprint_};
-    part.visit = [rows = std::shared_ptr<const Rows>(std::move(rows))](const KeyVisitor& visit) {
-      return Visit(*rows, visit);
-    };
+    const std::shared_ptr<const Rows> shared = std::move(rows);
+    if (records_ != nullptr) {
+      part.visit_records = [shared, records = records_](const RecordVisitor& visit) {
+        return Visit(*shared, *records, visit);
+      };
+    } else {
+      part.visit = [shared](const KeyVisitor& visit) { return Visit(*shared, visit); };
+    }
     return part;
   }
 
@@ -148,7 +172,7 @@ class TableInput : public InputParts {
   // What a part is read from.
   struct Rows {
     std::shared_ptr<const parquet::Table> table;
-    std::vector<parquet::TextColumn> columns;
+    std::vector<parquet::Column> columns;
     std::vector<parquet::ColumnPages> pages;  // of each column
     std::vector<std::int64_t> first_rows;     // of these
     std::int64_t begin = 0;
@@ -156,14 +180,28 @@ class TableInput : public InputParts {
     bool ends_group = false;
   };
 
-  static absl::Status Visit(const Rows& rows, const KeyVisitor& visit) {
+  TableInput(std::shared_ptr<const parquet::Table> table, const InputOptions& options)
+      : table_(std::move(table)), options_(options) {}
+
+  // Of each column one that stands at the first row.
+  static absl::StatusOr<std::vector<parquet::ColumnReader>> ReadersOf(const Rows& rows) {
     std::vector<parquet::ColumnReader> readers;
-    std::vector<std::string_view> texts;
     for (std::size_t i = 0; i < rows.columns.size(); ++i) {
       readers.emplace_back(rows.table, rows.columns[i], rows.pages[i], rows.first_rows[i]);
       for (std::int64_t row = rows.first_rows[i]; row < rows.begin; ++row)
-        RETURN_IF_ERROR(readers[i].NextRow(&texts));
+        RETURN_IF_ERROR(readers[i].SkipRow());
     }
+    return readers;
+  }
+  static absl::Status CheckEnds(const Rows& rows, std::span<parquet::ColumnReader> readers) {
+    for (parquet::ColumnReader& reader : readers)
+      if (rows.ends_group) RETURN_IF_ERROR(reader.CheckEnd());
+    return absl::OkStatus();
+  }
+
+  static absl::Status Visit(const Rows& rows, const KeyVisitor& visit) {
+    ASSIGN_OR_RETURN(std::vector<parquet::ColumnReader> readers, ReadersOf(rows));
+    std::vector<std::string_view> texts;
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (std::size_t i = 0; i < readers.size(); ++i) {
         RETURN_IF_ERROR(readers[i].NextRow(&texts));
@@ -174,9 +212,17 @@ class TableInput : public InputParts {
                                    Message(status));
       }
     }
-    for (parquet::ColumnReader& reader : readers)
-      if (rows.ends_group) RETURN_IF_ERROR(reader.CheckEnd());
-    return absl::OkStatus();
+    return CheckEnds(rows, readers);
+  }
+
+  static absl::Status Visit(const Rows& rows, const TableRecords& records, const RecordVisitor& visit) {
+    ASSIGN_OR_RETURN(std::vector<parquet::ColumnReader> readers, ReadersOf(rows));
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      ASSIGN_OR_RETURN(const jinja::Value record, records.NextRow(readers));
+      if (const absl::Status status = visit(record); !status.ok())
+        return rows.table->Error("row {} (from 0): {}", row, InnerMessage(status));
+    }
+    return CheckEnds(rows, readers);
   }
 
   absl::Status BeginGroup() {
@@ -184,7 +230,7 @@ class TableInput : public InputParts {
     group_rows_ = table_->row_groups()[next_group_].rows;
     pages_.clear();
     if (begin_ < group_begin_ + group_rows_) {
-      for (const parquet::TextColumn& column : columns_) {
+      for (const parquet::Column& column : columns_) {
         ASSIGN_OR_RETURN(pages_.emplace_back(), table_->PagesOf(next_group_, column));
       }
     } else {
@@ -194,14 +240,23 @@ class TableInput : public InputParts {
     return absl::OkStatus();
   }
 
-  // Behind the page of the first column with which the part is large enough; behind the group where pages do not tell their rows.
+  // Behind the page of the largest column with which the part is large enough; behind the group where pages do not tell their rows.
   std::int64_t EndOfPart() const {
     for (const parquet::ColumnPages& pages : pages_)
       for (const parquet::Page& page : pages.data)
         if (page.header.rows < 0) return group_begin_ + group_rows_;
     std::int64_t row = group_begin_;
     std::int64_t bytes = 0;
-    for (const parquet::Page& page : pages_.front().data) {
+    const auto bytes_of = [](const parquet::ColumnPages& pages) {
+      std::int64_t sum = 0;
+      for (const parquet::Page& page : pages.data) sum += page.header.uncompressed_bytes;
+      return sum;
+    };
+    const auto largest = std::max_element(pages_.begin(), pages_.end(),
+                                          [&](const parquet::ColumnPages& a, const parquet::ColumnPages& b) {
+                                            return bytes_of(a) < bytes_of(b);
+                                          });
+    for (const parquet::Page& page : largest->data) {
       row += page.header.rows;
       if (row > begin_) bytes += page.header.uncompressed_bytes;
       if (row > begin_ && row < group_begin_ + group_rows_ &&
@@ -241,8 +296,9 @@ class TableInput : public InputParts {
 
   const std::shared_ptr<const parquet::Table> table_;
   const InputOptions options_;
-  const std::vector<parquet::TextColumn> columns_;
-  const std::string fingerprint_;
+  std::vector<parquet::Column> columns_;
+  std::shared_ptr<const TableRecords> records_;  // of these; null: a column is a key
+  std::string fingerprint_;
   std::int64_t begin_ = 0;  // the first row of the next part
   std::size_t next_group_ = 0;
   std::int64_t group_begin_ = 0;  // of the group before that
@@ -265,15 +321,7 @@ absl::StatusOr<std::unique_ptr<InputParts>> InputParts::Open(const std::string& 
   if (holds_table) {
     if (options.format == InputFormat::kText)
       return InvalidArgument("{}: error: is a Parquet file, and no plain text", path);
-    ASSIGN_OR_RETURN(File file, storage::OpenCopy(path));  // it is read here and there
-    ASSIGN_OR_RETURN(std::shared_ptr<const parquet::Table> table, parquet::Table::Open(std::move(file)));
-    std::vector<parquet::TextColumn> columns;
-    for (const std::string& key : options.keys) {
-      ASSIGN_OR_RETURN(columns.emplace_back(), table->FindText(key));
-    }
-    ASSIGN_OR_RETURN(std::string fingerprint, FingerprintOfTable(path));
-    return std::make_unique<TableInput>(std::move(table), options, std::move(columns),
-                                        std::move(fingerprint));
+    return TableInput::Open(path, options);
   }
   if (options.format == InputFormat::kParquet) return InvalidArgument("{}: error: is no Parquet file", path);
   ASSIGN_OR_RETURN(TextParts parts, TextParts::Open(path));

@@ -11,17 +11,21 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/records.h"
 #include "engine/data/text_inputs.h"
 
 namespace engine::data {
 
-// What documents are: lines of JSON, or rows of Parquet files, which their first bytes tell; rows of Parquet alone; plain text.
-enum class InputFormat { kJsonLines, kParquet, kText };
+// What documents are: texts in lines of JSON, or in rows of Parquet files, which their first bytes tell; those of Parquet alone; plain text;
+// whole lines of JSON, or rows of Parquet files.
+enum class InputFormat { kJsonLines, kParquet, kText, kRecords };
 
 struct InputOptions {
   InputFormat format = InputFormat::kJsonLines;
-  std::vector<std::string> keys = {"text"};  // columns of Parquet; of plain text: one, which is not looked at
-  std::string document_separator;            // text: a line between documents; empty: a file is a document
+  // Columns of Parquet, of records those that are read where they are there; of plain text: one, which is not looked at.
+  std::vector<std::string> keys = {"text"};
+  std::vector<std::string> null_members;  // of records in tables (table_records.h)
+  std::string document_separator;         // text: a line between documents; empty: a file is a document
   std::size_t part_bytes = std::size_t{1} << 20;  // of text, about
 };
 
@@ -37,8 +41,10 @@ struct InputPosition {
 
 // Some documents of an input, one behind the other.
 struct InputPart {
-  // Calls the visitor for each key of each document, in order. A failure is located. Safe on any thread.
+  // Calls the visitor for each key of each document, in order; of records the second one for each. A failure is located. Safe on
+  // any thread.
   std::function<absl::Status(const KeyVisitor&)> visit;
+  std::function<absl::Status(const RecordVisitor&)> visit_records;
   std::int64_t text_bytes = 0;
   InputPosition end;
 };

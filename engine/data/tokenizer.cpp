@@ -73,6 +73,9 @@ class PipelineTokenizer final : public Tokenizer {
   }
   std::int64_t vocab_size() const override { return pipeline_->vocab_size(); }
   std::int32_t end_of_document() const override { return end_of_document_; }
+  std::optional<std::int32_t> beginning_of_document() const override {
+    return pipeline_->description().beginning_of_document;
+  }
 
  private:
   std::unique_ptr<tokenizer::Pipeline> pipeline_;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,8 @@ class Tokenizer {
 
   virtual std::int64_t vocab_size() const = 0;  // unpadded, with the end of document
   virtual std::int32_t end_of_document() const = 0;
+  // The token that stands in front of a document, if the tokenizer has one; no text becomes it.
+  virtual std::optional<std::int32_t> beginning_of_document() const { return std::nullopt; }
 };
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD

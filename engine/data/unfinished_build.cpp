@@ -63,8 +63,9 @@ std::string Differing(const Json& a, const Json& b) {
 std::string UnfinishedPath(const std::string& output_prefix) { return output_prefix + ".unfinished"; }
 
 absl::StatusOr<std::unique_ptr<UnfinishedBuild>> UnfinishedBuild::Open(const std::string& output_prefix,
-                                                                       const Json& what, TokenType type,
-                                                                       std::size_t datasets, bool restart) {
+                                                                       const Json& what,
+                                                                       std::vector<TokenType> types,
+                                                                       bool restart) {
   const std::string folder = UnfinishedPath(output_prefix);
   std::error_code error;
   fs::create_directory(folder, error);
@@ -77,10 +78,11 @@ absl::StatusOr<std::unique_ptr<UnfinishedBuild>> UnfinishedBuild::Open(const std
       RETURN_IF_ERROR(RemoveTree(entry.path()));
   }
   ASSIGN_OR_RETURN(Journal journal, Journal::Open(folder + "/journal"));
-  std::unique_ptr<UnfinishedBuild> build(new UnfinishedBuild(folder, std::move(lock), std::move(journal)));
-  build->state_.sizes.resize(datasets);
+  std::unique_ptr<UnfinishedBuild> build(
+      new UnfinishedBuild(folder, std::move(types), std::move(lock), std::move(journal)));
+  build->state_.sizes.resize(build->types_.size());
   RETURN_IF_ERROR(build->Load(what));
-  RETURN_IF_ERROR(build->OpenFiles(type, datasets));
+  RETURN_IF_ERROR(build->OpenFiles());
   const std::string parent = fs::path(folder).parent_path();
   RETURN_IF_ERROR(SyncFolder(folder));
   RETURN_IF_ERROR(SyncFolder(parent.empty() ? "." : parent));
@@ -124,13 +126,12 @@ absl::Status UnfinishedBuild::Load(const Json& what) {
   return absl::OkStatus();
 }
 
-absl::Status UnfinishedBuild::OpenFiles(TokenType type, std::size_t datasets) {
-  type_ = type;
+absl::Status UnfinishedBuild::OpenFiles() {
   if (made_.has_value()) return absl::OkStatus();
   const auto open = [&]() -> absl::Status {
-    if (state_.sizes.size() != datasets) return DataLoss("{}/journal is damaged", folder_);
-    for (std::size_t i = 0; i < datasets; ++i) {
-      ASSIGN_OR_RETURN(DatasetSpool spool, DatasetSpool::Open(PathOf(i, false), type, state_.sizes[i]));
+    if (state_.sizes.size() != types_.size()) return DataLoss("{}/journal is damaged", folder_);
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      ASSIGN_OR_RETURN(DatasetSpool spool, DatasetSpool::Open(PathOf(i, false), types_[i], state_.sizes[i]));
       spools_.push_back(std::move(spool));
     }
     const auto hash_bytes = static_cast<std::int64_t>(sizeof(Hash128));
@@ -220,7 +221,7 @@ absl::StatusOr<MadeData> UnfinishedBuild::Complete(bool drop_duplicates) {
   kept_ = drop_duplicates && std::find(kept.begin(), kept.end(), false) != kept.end();
   for (std::size_t i = 0; i < spools_.size(); ++i) {
     if (kept_) {
-      ASSIGN_OR_RETURN(DatasetSpool some, DatasetSpool::Open(PathOf(i, true), type_, {}));
+      ASSIGN_OR_RETURN(DatasetSpool some, DatasetSpool::Open(PathOf(i, true), types_[i], {}));
       RETURN_IF_ERROR(spools_[i].CopyKept(kept, &some));
       RETURN_IF_ERROR(some.Sync());
       spools_[i] = std::move(some);
@@ -237,6 +238,8 @@ absl::StatusOr<MadeData> UnfinishedBuild::Complete(bool drop_duplicates) {
 
 absl::Status UnfinishedBuild::Publish(std::span<const std::string> prefixes) {
   for (std::size_t i = 0; i < prefixes.size(); ++i)
+    RETURN_IF_ERROR(RemoveOldIndex(PathOf(i, false) + ".idx", prefixes[i]));
+  for (std::size_t i = prefixes.size(); i-- > 0;)
     RETURN_IF_ERROR(PublishDataset(PathOf(i, kept_) + ".bin", PathOf(i, false) + ".idx", prefixes[i]));
   return absl::OkStatus();
 }

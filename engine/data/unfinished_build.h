@@ -52,12 +52,11 @@ struct MadeData {
 
 class UnfinishedBuild {
  public:
-  // Begins a build of so many data sets, or goes on with the one that was begun here: `what` has to be equal then. `restart` throws
+  // Begins a build of data sets of these types, of as many documents each, or goes on with the one that was begun here: `what` has to be equal then. `restart` throws
   // it away first. Another process that builds the same is FailedPrecondition.
   static absl::StatusOr<std::unique_ptr<UnfinishedBuild>> Open(const std::string& output_prefix,
                                                                const nlohmann::ordered_json& what,
-                                                               TokenType type, std::size_t datasets,
-                                                               bool restart);
+                                                               std::vector<TokenType> types, bool restart);
   ~UnfinishedBuild();
 
   const BuildState& state() const { return state_; }
@@ -74,28 +73,31 @@ class UnfinishedBuild {
 
   // All inputs are read: finds documents that stood before, leaves them out where `drop_duplicates`, and makes indices.
   absl::StatusOr<MadeData> Complete(bool drop_duplicates);
-  // Gives the data sets their names.
+  // Gives the data sets their names, the last one first; before that none of these names has an older one's index.
   absl::Status Publish(std::span<const std::string> prefixes);
   absl::Status Remove();
 
  private:
-  UnfinishedBuild(std::string folder, File lock, Journal journal)
-      : folder_(std::move(folder)), lock_(std::move(lock)), journal_(std::move(journal)) {}
+  UnfinishedBuild(std::string folder, std::vector<TokenType> types, File lock, Journal journal)
+      : folder_(std::move(folder)),
+        types_(std::move(types)),
+        lock_(std::move(lock)),
+        journal_(std::move(journal)) {}
   std::string PathOf(std::size_t dataset, bool kept) const;
   absl::Status Load(const nlohmann::ordered_json& what);
-  absl::Status OpenFiles(TokenType type, std::size_t datasets);
+  absl::Status OpenFiles();
   absl::Status WaitForCommit();
   absl::Status Write(const nlohmann::ordered_json& record);
   nlohmann::ordered_json TakeRecord();
 
   std::string folder_;
+  std::vector<TokenType> types_;  // of data sets
   File lock_;
   Journal journal_;
   BuildState state_;
   std::size_t written_ = 0;  // of state_.finished, in the journal
   std::optional<MadeData> made_;
   bool kept_ = false;  // documents that stood before are left out: other files have the rest
-  TokenType type_ = TokenType::kU16;
   std::vector<DatasetSpool> spools_;
   std::optional<GrowingFile> hashes_;
   std::future<absl::Status> committing_;

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "tests/cli/run_binary.h"
 #include "tests/data/temp_dir.h"
 
@@ -35,14 +37,40 @@ TEST_CASE("data build --format chat, and data show of what it has made") {
   CHECK(RunProgram("data show " + dir / "out" + " --sample 1").output ==
         "error: " + dir / "out" + " has 1 sequences; --sample goes from 0 to 0\n");
   CHECK(RunProgram(build + " --chat-key turns=turns").exit_code == 1);
-  CHECK(Contains(RunProgram(build + " --drop-duplicates").output,
-                 "error: --drop-duplicates is not for --format chat"));
-  CHECK(Contains(RunProgram(build + " --restart").output, "error: --restart is not for --format chat"));
+  CHECK(
+      Contains(RunProgram(build + " --json-key text2").output, "error: --json-key is not for --format chat"));
+  CHECK(Contains(RunProgram(build + " --document-separator x").output, "error: --document-separator is for"));
   CHECK(Contains(
       RunProgram("data build --format chat --input x --output-prefix y --chat-time 2024-02-30").output,
       "error: --chat-time \"2024-02-30\" is no time"));
   CHECK(Contains(RunProgram("data build --input x --output-prefix y --loss-on all").output,
                  "are for --format chat"));
+}
+
+TEST_CASE("data build --format chat: what stood before, and going on with --restart") {
+  const data::TempDir dir;
+  const std::string line = "{\"prompt\":\"2+2?\",\"answer\":\"4.\"}\n";
+  data::WriteFile(dir / "a.jsonl", line + line);
+  data::WriteFile(dir / "b.jsonl", "oops\n");
+  const std::string build = "data build --format chat --chat-template " ENGINE_SOURCE_DIR
+                            "/tests/data/chat/chatml.jinja --output-prefix " +
+                            dir / "out" + " --input " + dir / "a.jsonl " + dir / "b.jsonl";
+  const ProgramResult wrong = RunProgram(build);
+  CHECK(wrong.exit_code == 1);
+  CHECK(wrong.output.starts_with(dir / "b.jsonl" + ":1:1: error: "));
+  CHECK(
+      Contains(wrong.output, "note: what is done is kept in " + dir / "out.unfinished" +
+                                 ": the same command goes on from there, and begins anew with --restart\n"));
+  data::WriteFile(dir / "b.jsonl", line);
+  const ProgramResult other = RunProgram(build + " --drop-duplicates");
+  CHECK(other.exit_code == 1);
+  CHECK(Contains(other.output, "which differs in: drop-duplicates."));
+  const ProgramResult built = RunProgram(build);
+  CHECK(built.exit_code == 0);
+  CHECK(built.output.starts_with("2 documents had been read before\n3 conversations, "));
+  CHECK(Contains(built.output, "2 documents stood before; --drop-duplicates leaves them out\n"));
+  CHECK(Contains(RunProgram(build + " --drop-duplicates --restart").output, "1 conversations, "));
+  CHECK_FALSE(std::filesystem::exists(dir / "out.unfinished"));
 }
 
 TEST_CASE("data build: the example of docs/fine-tuning.md") {

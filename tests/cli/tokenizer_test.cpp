@@ -54,6 +54,8 @@ TEST_CASE("tokenizer info: what it is made of; what is none is an error") {
       info.output.find(
           "(SentencePiece, BPE)\nvocabulary       700 ids, 700 of the model, 4 added tokens (3 special)\n") !=
       std::string::npos);
+  CHECK(info.output.find("beginning        1 <s>, by the model's beginning of a sentence\n") !=
+        std::string::npos);
   CHECK(info.output.find("end of document  2 </s>, by the model's end of a sentence\n") != std::string::npos);
   const ProgramResult none = RunProgram("tokenizer info " + std::string(ENGINE_SOURCE_DIR) + "/docs");
   CHECK(none.exit_code == 1);

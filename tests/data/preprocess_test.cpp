@@ -16,13 +16,13 @@ namespace {
 std::unique_ptr<Tokenizer> Bytes() { return *MakeTokenizer({}); }
 
 struct Built {
-  PreprocessResult result;
+  BuildResult result;
   std::vector<std::vector<std::int32_t>> sequences;
   std::vector<std::int64_t> documents;
 };
 
 Built BuildAndRead(const PreprocessOptions& options, std::size_t key = 0) {
-  absl::StatusOr<PreprocessResult> result = Preprocess(options, *Bytes());
+  absl::StatusOr<BuildResult> result = Preprocess(options, *Bytes());
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
   const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(result->datasets.at(key).prefix);
   REQUIRE_MESSAGE(dataset.ok(), Message(dataset.status()));
@@ -44,6 +44,47 @@ PreprocessOptions Options(const TempDir& dir) {
 }
 
 }  // namespace
+
+TEST_CASE(
+    "each document with tokens begins with the tokenizer's token for that, once, and says so where there is "
+    "none") {
+  const TempDir dir(MemoryFolder());
+  WriteFile(dir / "in", "{\"text\":\"ab\"}\n{\"text\":\"\"}\n{\"text\":[\"\",\"c\",\"de\"]}\n");
+  const std::string folder = ENGINE_SOURCE_DIR "/tests/tokenizer/";
+  PreprocessOptions options = Options(dir);
+  options.prepend_bos = true;
+  CHECK(Message(Preprocess(options, *Bytes()).status()) ==
+        "the tokenizer \"byte\" has no token that begins a document, for --prepend-bos");
+  CHECK(dir.entries() == 1);
+  options.tokenizer = {.kind = "file", .path = folder + "sentencepiece/bpe.model"};
+  const std::unique_ptr<Tokenizer> tokenizer = *MakeTokenizer(options.tokenizer);
+  for (const bool append_eod : {false, true}) {
+    options.append_eod = append_eod;
+    REQUIRE(Preprocess(options, *tokenizer).ok());
+    const IndexedDataset dataset = *IndexedDataset::Open(dir / "out_text_document");
+    CHECK(dataset.documents() == 3);
+    REQUIRE(dataset.sequences() == 3);
+    std::vector<std::vector<std::int32_t>> wanted(3);
+    const char* texts[] = {"ab", "c", "de"};
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (i < 2)
+        wanted[i].push_back(1);  // <s>, at the beginning of a document and not of its second sequence
+      REQUIRE(tokenizer->EncodeTo(texts[i], &wanted[i]).ok());
+      if (append_eod && i != 1) wanted[i].push_back(2);
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(dataset.lengths()[i]));
+      REQUIRE(dataset.Read(static_cast<std::int64_t>(i), 0, ids).ok());
+      CHECK(ids == wanted[i]);
+    }
+  }
+  WriteFile(
+      dir / "tokenizer.json",
+      R"({"added_tokens": [], "model": {"type": "BPE", "vocab": {"</s>": 0, "a": 1, "b": 2}, "merges": []}})");
+  options.tokenizer.path = dir / "tokenizer.json";
+  CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
+        options.tokenizer.path +
+            ": error: which token begins a document, for --prepend-bos, is not known; bos_token "
+            "of a tokenizer_config.json beside it names one");
+}
 
 TEST_CASE("JSON lines with ends of documents: lists are sequences, empty documents stay and get no end") {
   const TempDir dir(MemoryFolder());
@@ -231,7 +272,7 @@ TEST_CASE("rows of Parquet make the data set that lines of JSON make, in parts o
         while (true) {
           int done = 0;
           options.stopped = [&] { return ++parts > 0 && bytes == 2000 && ++done == 2; };
-          const absl::StatusOr<PreprocessResult> result = Preprocess(options, *Bytes());
+          const absl::StatusOr<BuildResult> result = Preprocess(options, *Bytes());
           if (result.ok()) break;
           REQUIRE_MESSAGE(absl::IsCancelled(result.status()), Message(result.status()));
           ++stops;

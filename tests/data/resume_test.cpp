@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "engine/base/status.h"
+#include "engine/data/chat_build.h"
 #include "engine/data/duplicates.h"
 #include "engine/data/journal.h"
 #include "engine/data/preprocess.h"
@@ -101,20 +102,29 @@ struct ResumeCase {
 
 constexpr std::int64_t kDocuments = 9050;
 
+absl::Status Make(const PreprocessOptions& options) {
+  return Preprocess(options, CountingTokenizer()).status();
+}
+absl::Status Make(const ChatBuildOptions& options) {
+  const std::unique_ptr<Tokenizer> tokenizer = *MakeTokenizer({});
+  ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Open(options.output_prefix + ".jinja", "", {}));
+  return BuildConversations(options, chat, *tokenizer).status();
+}
+
 // Starts a build in another process, which is killed after so long, or by itself after so many parts and a bit. False: it had
 // ended before.
-bool BuildAndKill(const PreprocessOptions& options, std::chrono::microseconds after, int parts) {
+template <typename Options>
+bool BuildAndKill(const Options& options, std::chrono::microseconds after, int parts) {
   const pid_t pid = fork();
   REQUIRE(pid >= 0);
   if (pid == 0) {
-    const CountingTokenizer tokenizer;
-    PreprocessOptions own = options;
+    Options own = options;
     own.progress = [&](const BuildProgress&) {
       if (--parts != 0) return;
       std::this_thread::sleep_for(after / 10);
       raise(SIGKILL);
     };
-    _exit(Preprocess(own, tokenizer).ok() ? 0 : 1);
+    _exit(Make(own).ok() ? 0 : 1);
   }
   if (parts == 0) {
     std::this_thread::sleep_for(after);
@@ -156,7 +166,7 @@ TEST_CASE("a build that is killed at any moment is gone on with, to the same byt
       options.part_bytes = 2000 + random() % 50000;
       options.workers = static_cast<int>(1 + random() % 4);
       const CountingTokenizer rest;
-      const absl::StatusOr<PreprocessResult> result = Preprocess(options, rest);
+      const absl::StatusOr<BuildResult> result = Preprocess(options, rest);
       REQUIRE_MESSAGE(result.ok(), Message(result.status()));
       CHECK(c.Made() == wanted);
       CHECK(c.dir.entries() == entries);
@@ -165,6 +175,114 @@ TEST_CASE("a build that is killed at any moment is gone on with, to the same byt
     }
   }
   CHECK(resumed > 3);  // else the moments were no test; how many depends on how fast the disk is
+}
+
+TEST_CASE("a build of conversations that is killed at any moment is gone on with, to the same bytes") {
+  const TempDir dir(MemoryFolder());
+  const std::string folder = ENGINE_SOURCE_DIR "/tests/data/chat/";
+  const std::string lines = ReadFile(folder + "records.jsonl");
+  WriteFile(dir / "lines", lines + lines + lines);
+  WriteGzip(dir / "lines.gz", lines + ReadFile(folder + "questions.jsonl"));
+  WriteFile(
+      dir / "out.jinja",
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m | tojson }}{% "
+      "endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+      "{% for m in messages if m.seconds %}{{ m.seconds }}{% endfor %}");
+  ChatBuildOptions options;
+  options.inputs = {dir / "lines", folder + "records_v2.parquet", dir / "lines.gz",
+                    folder + "records_v1.parquet"};
+  options.output_prefix = dir / "out";
+  options.commit_seconds = 0;
+  const auto made = [&dir] {
+    std::string all;
+    for (const char* name : {"out.bin", "out.idx", "out_loss_mask.bin", "out_loss_mask.idx", "out.json"}) {
+      REQUIRE_MESSAGE(std::filesystem::exists(dir / name), name);
+      all += HashHex(ReadFile(dir / name)) + "\n";
+      std::filesystem::remove(dir / name);
+    }
+    CHECK(dir.entries() == 3);
+    return all;
+  };
+  std::mt19937 random(2);
+  int resumed = 0;
+  for (const bool drop : {false, true}) {
+    options.drop_duplicates = drop;
+    options.part_bytes = 3000;
+    const auto begin = std::chrono::steady_clock::now();
+    REQUIRE(Make(options).ok());
+    const auto whole =
+        std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin);
+    const std::string wanted = made();
+    for (int i = 0; i < 14; ++i) {
+      options.workers = static_cast<int>(1 + random() % 4);
+      options.part_bytes = 1000 + random() % 5000;
+      const std::chrono::microseconds after(random() % static_cast<unsigned>(whole.count() + 1));
+      BuildAndKill(options, after, i % 2 == 0 ? 0 : static_cast<int>(1 + random() % 30));
+      BuildProgress last;
+      ChatBuildOptions rest = options;
+      rest.progress = [&last](const BuildProgress& progress) { last = progress; };
+      REQUIRE(Make(rest).ok());
+      resumed += last.resumed_bytes > 0 ? 1 : 0;
+      CHECK(made() == wanted);
+    }
+  }
+  CHECK(resumed > 3);
+}
+
+TEST_CASE("an old data set is gone before a new mask is there, and a new one comes after its mask") {
+  const TempDir dir(MemoryFolder());
+  WriteFile(dir / "out.jinja", "{{ messages[0].content }}");
+  ChatBuildOptions options;
+  options.inputs = {ENGINE_SOURCE_DIR "/tests/data/chat/records.jsonl"};
+  options.output_prefix = dir / "out";
+  options.loss_on = LossOn::kAll;
+  REQUIRE(Make(options).ok());
+  const std::string wanted = ReadFile(dir / "out.idx");
+  REQUIRE(std::filesystem::remove(dir / "out_loss_mask.bin"));
+  std::filesystem::create_directory(dir / "out_loss_mask.bin");  // in the way
+  CHECK_FALSE(Make(options).ok());
+  CHECK_FALSE(std::filesystem::exists(dir / "out.idx"));
+  CHECK_FALSE(std::filesystem::exists(dir / "out_loss_mask.idx"));
+  REQUIRE(std::filesystem::remove(dir / "out_loss_mask.bin"));
+  REQUIRE(Make(options).ok());
+  CHECK(ReadFile(dir / "out.idx") == wanted);
+  CHECK(dir.entries() == 6);
+}
+
+TEST_CASE("what an unfinished build has of another template, time, key or part that is learned is not used") {
+  const TempDir dir(MemoryFolder());
+  const std::unique_ptr<Tokenizer> tokenizer = *MakeTokenizer({});
+  WriteFile(dir / "t.jinja", "{{ strftime_now('%Y') }}{{ messages[0].content }}");
+  ChatBuildOptions options;
+  options.inputs = {ENGINE_SOURCE_DIR "/tests/data/chat/records.jsonl"};
+  options.output_prefix = dir / "out";
+  options.loss_on = LossOn::kAll;
+  options.part_bytes = 5000;
+  int parts = 0;
+  const auto build = [&](int year, const ChatBuildOptions& how) {
+    std::tm time = {};
+    time.tm_mday = 1;
+    time.tm_year = year - 1900;
+    const ChatTemplate chat = *ChatTemplate::Open(dir / "t.jinja", "", time);
+    return Message(BuildConversations(how, chat, *tokenizer).status());
+  };
+  ChatBuildOptions stopping = options;
+  stopping.stopped = [&parts] { return ++parts == 3; };
+  CHECK(build(2024, stopping) == "stopped");
+  const auto other = [&](const std::string& what) {
+    return (dir / "out.unfinished") + " has what another build left unfinished, which differs in: " + what +
+           ". The command of that build goes on with it; --restart throws it away";
+  };
+  CHECK(build(2025, options) == other("chat-time"));
+  ChatBuildOptions changed = options;
+  changed.loss_on = LossOn::kAssistant;
+  changed.keys.role = "who";
+  CHECK(build(2024, changed) == other("chat-key, loss-on"));
+  const std::string source = ReadFile(dir / "t.jinja");
+  WriteFile(dir / "t.jinja", source + "!");
+  CHECK(build(2024, options) == other("chat-template"));
+  WriteFile(dir / "t.jinja", source);
+  CHECK(build(2024, options).empty());
 }
 
 TEST_CASE("a build that is stopped says so, keeps what is done, and no part is done twice") {
@@ -182,7 +300,7 @@ TEST_CASE("a build that is stopped says so, keeps what is done, and no part is d
     c.options.progress = [&](const BuildProgress& progress) { last = progress; };
     c.options.stopped = [&] { return ++parts == 5; };
     const CountingTokenizer some;
-    const absl::StatusOr<PreprocessResult> result = Preprocess(c.options, some);
+    const absl::StatusOr<BuildResult> result = Preprocess(c.options, some);
     documents += last.documents;
     CHECK(last.inputs == 4);
     CHECK(last.read_bytes <= last.input_bytes);
@@ -221,7 +339,7 @@ TEST_CASE("a mistake in an input can be put right, and the build goes on from th
   CHECK(Message(wrong).starts_with((dir / "in") + ":1901:1: error: "));
   WriteFile(dir / "in", text);
   const CountingTokenizer rest;
-  const absl::StatusOr<PreprocessResult> result = Preprocess(options, rest);
+  const absl::StatusOr<BuildResult> result = Preprocess(options, rest);
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
   CHECK(ReadFile(dir / "out_a_document.bin") == wanted);
   CHECK(rest.texts < 150);
@@ -272,7 +390,7 @@ TEST_CASE("what an unfinished build has of other inputs, options or tokenizers i
   CHECK(refused(c.options).starts_with((c.dir / "2.jsonl.gz") + " has changed in its first "));
   WriteFile(c.dir / "2.jsonl.gz", second);
   WriteFile(c.dir / "4.jsonl", TwoKeys(10, 3));
-  absl::StatusOr<PreprocessResult> result = Preprocess(c.options, tokenizer);
+  absl::StatusOr<BuildResult> result = Preprocess(c.options, tokenizer);
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
   CHECK(result->resumed_documents > 3000);
   CHECK(result->datasets[0].documents == kDocuments - 40);
@@ -307,7 +425,7 @@ TEST_CASE("a build within the folder that it reads goes on, too") {
   options.stopped = [&] { return ++parts == 3; };
   const CountingTokenizer tokenizer;
   CHECK(absl::IsCancelled(Preprocess(options, tokenizer).status()));
-  const absl::StatusOr<PreprocessResult> result = Preprocess(options, tokenizer);
+  const absl::StatusOr<BuildResult> result = Preprocess(options, tokenizer);
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
   CHECK(result->resumed_documents > 0);
   CHECK(result->datasets[0].documents == 2000);

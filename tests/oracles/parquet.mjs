@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // Writes tests/parquet/*.parquet, for the reader's tests, by two other implementations of the format: Rust's (npm's parquet-wasm)
-// and hyparquet-writer; and rows.jsonl, which has the rows of all of them.
+// and hyparquet-writer; and rows.jsonl, which has the rows of all of them. Also tests/data/chat/*.parquet, conversations in structs and
+// lists, and in columns of strings, with the same records in lines of JSON.
 //
 // usage: mkdir -p build/parquet && cp tests/oracles/parquet/package.json build/parquet/ && npm install --prefix build/parquet
 //        tests/oracles/parquet.mjs [PACKAGES]     PACKAGES: build/parquet/node_modules
@@ -48,7 +49,7 @@ const table = new arrow.Table({
 })
 
 // Small pages and row groups, so that there are several of both.
-function writeRust(name, codec, options = {}) {
+function writeRust(name, codec, options = {}, written = table, to = folder) {
   let builder = new wasm.WriterPropertiesBuilder()
     .setCompression(wasm.Compression[codec])
     .setWriterVersion(options.v2 ? wasm.WriterVersion.V2 : wasm.WriterVersion.V1)
@@ -60,8 +61,8 @@ function writeRust(name, codec, options = {}) {
   if (options.encoding !== undefined)
     for (const path of ['text', 'few', 'list.list.item', 'meta.body', 'meta.title', 'holes', 'listHoles.list.item'])
       builder = builder.setColumnEncoding(path, wasm.Encoding[options.encoding])
-  const stream = wasm.Table.fromIPCStream(arrow.tableToIPC(table, 'stream'))
-  fs.writeFileSync(path.join(folder, name + '.parquet'), wasm.writeParquet(stream, builder.build()))
+  const stream = wasm.Table.fromIPCStream(arrow.tableToIPC(written, 'stream'))
+  fs.writeFileSync(path.join(to, name + '.parquet'), wasm.writeParquet(stream, builder.build()))
 }
 for (const codec of ['UNCOMPRESSED', 'SNAPPY', 'GZIP', 'BROTLI', 'ZSTD', 'LZ4_RAW']) {
   writeRust(`rust_v1_${codec.toLowerCase()}`, codec)
@@ -82,3 +83,54 @@ for (const codec of ['UNCOMPRESSED', 'SNAPPY']) {
   })
   fs.writeFileSync(path.join(folder, `hyparquet_${codec.toLowerCase()}.parquet`), Buffer.from(buffer))
 }
+
+// Conversations. What a record has not is null in the table; the content of a turn is there in every record.
+const chats = path.join(root, 'tests/data/chat')
+const field = (name, type, nullable = true) => new arrow.Field(name, type, nullable)
+const struct = (...fields) => new arrow.Struct(fields)
+const listOf = (type) => new arrow.List(field('item', type))
+const call = struct(field('id', utf8), field('function', struct(field('name', utf8), field('arguments', struct(field('place', utf8), field('days', new arrow.Int32()))))))
+const turn = struct(field('role', utf8, false), field('content', utf8), field('tool_calls', listOf(call)), field('seconds', new arrow.Float64()), field('learn', new arrow.Bool()), field('number', new arrow.Int64()))
+const types = {
+  messages: listOf(turn),
+  tools: listOf(struct(field('name', utf8), field('grid', listOf(listOf(new arrow.Int32()))))),
+  chat_template_kwargs: struct(field('style', utf8), field('warmth', new arrow.Float32())),
+  id: new arrow.Int32(),
+}
+function conversation(i) {
+  const messages = []
+  for (let k = 0; k < 1 + (i % 5); ++k) {
+    const content = `${words[(i + k) % 8]} ${i}.${k} ` + 'z'.repeat((i * 11 + k * 31) % 90)
+    messages.push({ role: k % 2 === 0 ? 'user' : 'assistant', content })
+    if ((i + k) % 3 === 0) messages[k].seconds = i + k / 4 + 0.125
+    if ((i + k) % 4 === 1) messages[k].learn = k % 3 === 0
+    if ((i + k) % 5 === 2) messages[k].number = (i * 1000003 - 1e12) * (k % 2 === 0 ? 1 : -1)
+  }
+  if (i % 6 === 5) {
+    const calls = Array.from({ length: i % 3 }, (_, k) => ({ id: `c${k}`, function: { name: 'w', arguments: k === 0 ? { place: `p${i}` } : { days: k - i } } }))
+    messages.push({ role: 'assistant', content: null, tool_calls: calls })
+  }
+  const record = { messages }
+  if (i % 4 === 0) record.tools = i % 8 === 0 ? [] : [{ name: 'w', grid: [[1, i], [], [-i]] }, { name: 'v' }]
+  if (i % 7 === 3) record.chat_template_kwargs = { style: words[i % 8], warmth: i + 0.5 }
+  record.id = i
+  return record
+}
+const records = Array.from({ length: 90 }, (_, i) => conversation(i))
+fs.writeFileSync(path.join(chats, 'records.jsonl'), records.map((record) => JSON.stringify(record) + '\n').join(''))
+// The value with a null for what each struct lacks, and 64-bit integers as apache-arrow wants them.
+function filled(value, type) {
+  if (value === undefined || value === null) return null
+  if (arrow.DataType.isList(type)) return value.map((item) => filled(item, type.children[0].type))
+  if (arrow.DataType.isStruct(type)) return Object.fromEntries(type.children.map((of) => [of.name, filled(value[of.name], of.type)]))
+  return arrow.DataType.isInt(type) && type.bitWidth === 64 ? BigInt(value) : value
+}
+const whole = new arrow.Table(Object.fromEntries(Object.entries(types).map(([name, type]) => [name, arrow.vectorFromArray(records.map((record) => filled(record[name], type)), type)])))
+writeRust('records_v1', 'SNAPPY', {}, whole, chats)
+writeRust('records_v1_plain', 'UNCOMPRESSED', { dictionary: false }, whole, chats)
+writeRust('records_v2', 'ZSTD', { v2: true, dictionary: false }, whole, chats)
+
+const questions = Array.from({ length: 40 }, (_, i) => ({ question: `q ${i} ${words[i % 8]}`, ...(i % 3 === 0 ? { context: `c ${i}` } : {}), answer: `a ${i}` + words[(i * 3) % 8] }))
+fs.writeFileSync(path.join(chats, 'questions.jsonl'), questions.map((record) => JSON.stringify(record) + '\n').join(''))
+const columns = ['question', 'context', 'answer'].map((name) => ({ name, data: questions.map((record) => record[name] ?? null), type: 'STRING' }))
+fs.writeFileSync(path.join(chats, 'questions_hyparquet.parquet'), Buffer.from(hyparquet.parquetWriteBuffer({ columnData: columns, rowGroupSize: 15, pageSize: 300 })))

@@ -2,105 +2,13 @@
 #include "engine/data/parquet/column_reader.h"
 
 #include <doctest/doctest.h>
-#include <zlib.h>
 
 #include "engine/base/status.h"
 #include "tests/data/temp_dir.h"
+#include "tests/parquet/file_by_hand.h"
 
 namespace engine::parquet {
 namespace {
-
-// A struct of Thrift's compact protocol, field by field in the order of their numbers.
-class Fields {
- public:
-  Fields& Int(int id, std::int64_t value) {
-    Head(id, 6);
-    Varint(static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63));
-    return *this;
-  }
-  Fields& Text(int id, const std::string& text) {
-    Head(id, 8);
-    Varint(text.size());
-    bytes_ += text;
-    return *this;
-  }
-  Fields& Struct(int id, const Fields& fields) {
-    Head(id, 12);
-    bytes_ += fields.Whole();
-    return *this;
-  }
-  Fields& Structs(int id, const std::vector<Fields>& all) {
-    Head(id, 9);
-    bytes_ += static_cast<char>(all.size() << 4 | 12);
-    for (const Fields& fields : all) bytes_ += fields.Whole();
-    return *this;
-  }
-  std::string Whole() const { return bytes_ + '\0'; }
-
- private:
-  void Head(int id, int type) {
-    bytes_ += static_cast<char>((id - last_) << 4 | type);
-    last_ = id;
-  }
-  void Varint(std::uint64_t value) {
-    for (; value >= 128; value >>= 7) bytes_ += static_cast<char>(value | 128);
-    bytes_ += static_cast<char>(value);
-  }
-  std::string bytes_;
-  int last_ = 0;
-};
-
-std::string Little(std::uint32_t value) { return {reinterpret_cast<const char*>(&value), 4}; }
-
-// Levels as runs of one number, width 1 or 2: a byte of value each.
-std::string Levels(const std::vector<int>& levels) {
-  std::string bytes;
-  for (const int level : levels) bytes += {2, static_cast<char>(level)};
-  return Little(static_cast<std::uint32_t>(bytes.size())) + bytes;
-}
-std::string Plain(const std::vector<std::string>& texts) {
-  std::string bytes;
-  for (const std::string& text : texts) bytes += Little(static_cast<std::uint32_t>(text.size())) + text;
-  return bytes;
-}
-
-struct TestPage {
-  std::int64_t values;
-  std::string data;
-  std::int64_t crc_off = 0;     // added to the checksum
-  std::string statistics = "";  // some bytes in the header
-};
-
-// A page of version 1, with a checksum.
-std::string PageBytes(const TestPage& page) {
-  const auto crc = static_cast<std::int32_t>(
-      crc32(0, reinterpret_cast<const Bytef*>(page.data.data()), static_cast<uInt>(page.data.size())));
-  Fields data;
-  data.Int(1, page.values).Int(2, 0).Int(3, 3).Int(4, 3);
-  if (!page.statistics.empty()) data.Struct(5, Fields().Text(1, page.statistics));
-  const auto size = static_cast<std::int64_t>(page.data.size());
-  return Fields().Int(1, 0).Int(2, size).Int(3, size).Int(4, crc + page.crc_off).Struct(5, data).Whole() +
-         page.data;
-}
-
-// A file of one column, uncompressed: `schema` below the root, `values` and `rows` as the footer has them.
-std::string FileOf(const std::vector<Fields>& schema, const std::vector<TestPage>& pages, std::int64_t values,
-                   std::int64_t rows) {
-  std::string file = "PAR1";
-  for (const TestPage& page : pages) file += PageBytes(page);
-  const auto size = static_cast<std::int64_t>(file.size()) - 4;
-  std::vector<Fields> all = {Fields().Text(4, "root").Int(5, 1)};
-  all.insert(all.end(), schema.begin(), schema.end());
-  const Fields chunk =
-      Fields().Struct(3, Fields().Int(1, 6).Int(4, 0).Int(5, values).Int(6, size).Int(7, size).Int(9, 4));
-  const std::string footer = Fields()
-                                 .Int(1, 1)
-                                 .Structs(2, all)
-                                 .Int(3, rows)
-                                 .Structs(4, {Fields().Structs(1, {chunk}).Int(3, rows)})
-                                 .Whole();
-  return file + footer + Little(static_cast<std::uint32_t>(footer.size())) + "PAR1";
-}
 
 using Rows = std::vector<std::vector<std::string>>;
 
@@ -108,7 +16,7 @@ absl::StatusOr<Rows> Read(const std::string& file, const std::string& name) {
   const data::TempDir dir(data::MemoryFolder());
   data::WriteFile(dir / "f", file);
   ASSIGN_OR_RETURN(const std::shared_ptr<const Table> table, Table::Open(dir / "f"));
-  ASSIGN_OR_RETURN(const TextColumn column, table->FindText(name));
+  ASSIGN_OR_RETURN(const Column column, table->FindText(name));
   ASSIGN_OR_RETURN(const ColumnPages pages, table->PagesOf(0, column));
   ColumnReader reader(table, column, pages, 0);
   Rows rows;
@@ -176,7 +84,7 @@ TEST_CASE("a list may go on in the next page, be empty, or null") {
   };
   CHECK(Fails(one(0), "l", "is null, and must be a list of strings"));
   CHECK(Fails(one(2), "l", "the list holds null, and must hold strings"));
-  CHECK(Fails(one(3), "l", "the text is not whole"));
+  CHECK(Fails(one(3), "l", "the value is not whole"));
   CHECK(*Read(one(1), "l") == Rows{{}});
 }
 
@@ -202,7 +110,7 @@ TEST_CASE("deltas: the example of the format's description, and damaged ones") {
   std::string_view bytes = whole;
   const auto numbers = TakeDeltas(&bytes, 8);
   REQUIRE(numbers.has_value());
-  CHECK(*numbers == std::vector<std::int32_t>{7, 5, 3, 1, 2, 3, 4, 5});
+  CHECK(*numbers == std::vector<std::int64_t>{7, 5, 3, 1, 2, 3, 4, 5});
   CHECK(bytes.empty());
   for (std::size_t left = 0; left < whole.size(); ++left) {
     bytes = std::string_view(whole).substr(0, left);

@@ -53,7 +53,7 @@ std::optional<std::vector<std::string>> Wanted(const nlohmann::json& row, const 
 // All rows of a column, in parts of one page where pages tell their rows.
 absl::StatusOr<Rows> ReadColumn(const std::string& path, const std::string& name) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const Table> table, Table::Open(path));
-  ASSIGN_OR_RETURN(const TextColumn column, table->FindText(name));
+  ASSIGN_OR_RETURN(const Column column, table->FindText(name));
   Rows rows;
   std::vector<std::string_view> texts;
   for (std::size_t group = 0; group < table->row_groups().size(); ++group) {
@@ -134,7 +134,7 @@ TEST_CASE("nulls are told at their rows, as are columns that are not there or no
 TEST_CASE("an element of a list that is null is told at its row") {
   const absl::StatusOr<std::shared_ptr<const Table>> table = Table::Open(Folder() + "/rust_v2_zstd.parquet");
   REQUIRE(table.ok());
-  const TextColumn column = *(*table)->FindText("listHoles");
+  const Column column = *(*table)->FindText("listHoles");
   ColumnReader reader(*table, column, *(*table)->PagesOf(0, column), 0);
   std::vector<std::string_view> texts;
   for (int row = 0; row < 4; ++row) REQUIRE(reader.NextRow(&texts).ok());

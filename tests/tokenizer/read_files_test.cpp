@@ -133,6 +133,37 @@ TEST_CASE("a folder: which file counts, and what is missing") {
   CHECK(description->source.ends_with("tokenizer.model (SentencePiece, BPE)"));
 }
 
+TEST_CASE(
+    "what begins documents: a template's token, else that of tokenizer_config.json, else a known name") {
+  const data::TempDir dir;
+  const auto beginning = [&dir](const std::string& name, const std::string& processor,
+                                const std::string& config) {
+    const auto added = [](int id, const std::string& content) {
+      return fmt::format(R"({{"id": {}, "content": "{}", "single_word": false, "lstrip": false,
+          "rstrip": false, "normalized": false, "special": true}})",
+                         id, content);
+    };
+    data::WriteFile(dir / "tokenizer.json",
+                    fmt::format(R"({{"added_tokens": [{}, {}, {}], "post_processor": {},
+                    "model": {{"type": "BPE", "vocab": {{"a": 0}}, "merges": []}}}})",
+                                added(1, name), added(2, "<one>"), added(3, "<two>"), processor));
+    data::WriteFile(dir / "tokenizer_config.json", config);
+    const absl::StatusOr<Description> description = ReadTokenizer(dir.path());
+    REQUIRE_MESSAGE(description.ok(), Message(description.status()));
+    if (!description->beginning_of_document.has_value()) return std::string("none");
+    return fmt::format("{} {}", *description->beginning_of_document, description->beginning_of_document_from);
+  };
+  const std::string before =
+      R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<one>", "type_id": 0}},
+          {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+          "special_tokens": {"<one>": {"id": "<one>", "ids": [2], "tokens": ["<one>"]}}})";
+  const std::string config = R"({"bos_token": {"content": "<two>"}})";
+  CHECK(beginning("<bos>", before, config) == "2 the template");
+  CHECK(beginning("<bos>", "null", config) == "3 bos_token of tokenizer_config.json");
+  CHECK(beginning("<bos>", "null", R"({"bos_token": null})") == "1 the name \"<bos>\"");
+  CHECK(beginning("<begin>", "null", "{}") == "none");
+}
+
 TEST_CASE("a folder's tokenizer_config.json names the end of documents where no token has a known name") {
   const data::TempDir dir;
   data::WriteFile(dir / "tokenizer.json",

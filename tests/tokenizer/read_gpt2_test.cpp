@@ -76,6 +76,7 @@ TEST_CASE(
     "the end of a document is a token, and in text it is characters unless special tokens are asked for") {
   const std::unique_ptr<Pipeline> bpe = SmallGpt2();
   const std::int32_t end = bpe->description().end_of_document.value();
+  CHECK(bpe->description().beginning_of_document == end);
   CHECK(end == bpe->vocab_size() - 1);
   CHECK(EncodeGpt2(*bpe, "<|endoftext|>").size() > 1);
   std::vector<std::int32_t> ids;

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/status.h"
 
@@ -33,10 +34,10 @@ struct ColumnReader::LoadedPage {
   HybridReader repetitions;
   Encoding encoding = Encoding::kPlain;
   std::string_view values;             // those that are to come
-  HybridReader indices;                // into the dictionary
-  std::vector<std::int32_t> prefixes;  // lengths that are shared with the text before
-  std::vector<std::int32_t> lengths;   // of what stands in `values`
-  std::size_t next_length = 0;
+  HybridReader indices;                // into the dictionary; or booleans
+  std::vector<std::int64_t> prefixes;  // lengths that are shared with the text before
+  std::vector<std::int64_t> numbers;   // lengths of what stands in `values`; or the values, of integers
+  std::size_t next_number = 0;
   std::string last;  // text, of delta byte arrays
 };
 
@@ -44,22 +45,44 @@ absl::Status ColumnReader::Damaged(std::string_view what) const {
   return table_->Error("row {} (from 0): column \"{}\": {}", row_, column_.name, what);
 }
 
-absl::Status ColumnReader::NextRow(std::vector<std::string_view>* texts) {
-  texts->clear();
+void ColumnReader::Release() {
   held_.clear();
   built_.clear();
+}
+
+absl::Status ColumnReader::NextRow(std::vector<std::string_view>* texts) {
+  texts->clear();
+  Release();
   RETURN_IF_ERROR(AppendTexts(texts));
   ++row_;
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string_view> ColumnReader::Take() {
+  Release();
+  const Levels levels = *std::exchange(peeked_, std::nullopt);
+  if (levels.definition < column_.definition) return std::string_view();
+  return NextValue();
+}
+
+absl::Status ColumnReader::SkipRow() {
+  ASSIGN_OR_RETURN(std::optional<Levels> levels, Peek());
+  if (!levels.has_value()) return Damaged("the column ends before this row");
+  do {
+    RETURN_IF_ERROR(Take().status());
+    ASSIGN_OR_RETURN(levels, Peek());
+  } while (levels.has_value() && levels->repetition > 0);
+  EndRow();
+  return absl::OkStatus();
+}
+
 absl::Status ColumnReader::CheckEnd() {
-  ASSIGN_OR_RETURN(const std::optional<Entry> entry, Peek());
+  ASSIGN_OR_RETURN(const std::optional<Levels> entry, Peek());
   return entry.has_value() ? Damaged("the column goes on behind the last row") : absl::OkStatus();
 }
 
 absl::Status ColumnReader::AppendTexts(std::vector<std::string_view>* texts) {
-  ASSIGN_OR_RETURN(std::optional<Entry> entry, Peek());
+  ASSIGN_OR_RETURN(std::optional<Levels> entry, Peek());
   if (!entry.has_value()) return Damaged("the column ends before this row");
   if (entry->repetition != 0) return Damaged("the row begins in the middle of a list");
   peeked_.reset();
@@ -72,7 +95,7 @@ absl::Status ColumnReader::AppendTexts(std::vector<std::string_view>* texts) {
                          ? "is null, and must be a list of strings"
                          : "the list holds null, and must hold strings");
     }
-    ASSIGN_OR_RETURN(texts->emplace_back(), NextText());
+    ASSIGN_OR_RETURN(texts->emplace_back(), NextValue());
     if (!is_list) return absl::OkStatus();
     ASSIGN_OR_RETURN(entry, Peek());
     if (!entry.has_value() || entry->repetition == 0) return absl::OkStatus();
@@ -80,7 +103,7 @@ absl::Status ColumnReader::AppendTexts(std::vector<std::string_view>* texts) {
   }
 }
 
-absl::StatusOr<std::optional<ColumnReader::Entry>> ColumnReader::Peek() {
+absl::StatusOr<std::optional<ColumnReader::Levels>> ColumnReader::Peek() {
   if (peeked_.has_value()) return peeked_;
   while (page_ == nullptr || page_->left == 0) {
     if (next_page_ == pages_.data.size()) return std::nullopt;
@@ -88,7 +111,7 @@ absl::StatusOr<std::optional<ColumnReader::Entry>> ColumnReader::Peek() {
     RETURN_IF_ERROR(Load(pages_.data[next_page_++]));
   }
   --page_->left;
-  Entry entry;
+  Levels entry;
   if (column_.repetition > 0) {
     const std::optional<std::uint32_t> level = page_->repetitions.Next();
     if (!level.has_value() || *level > column_.repetition) return Damaged("repetition levels are damaged");
@@ -162,14 +185,20 @@ absl::Status ColumnReader::Split(const PageHeader& header, Bytes bytes, LoadedPa
 
 absl::Status ColumnReader::BeginValues(const PageHeader& header, LoadedPage* loaded) {
   loaded->encoding = header.encoding;
-  const auto deltas = [&](std::vector<std::int32_t>* lengths) {
-    std::optional<std::vector<std::int32_t>> taken = TakeDeltas(&loaded->values, header.values);
-    if (!taken.has_value()) return InvalidArgument("lengths of texts are damaged");
-    *lengths = *std::move(taken);
+  const bool is_text = column_.type == PhysicalType::kByteArray;
+  const bool is_boolean = column_.type == PhysicalType::kBoolean;
+  const bool is_integer = column_.type == PhysicalType::kInt32 || column_.type == PhysicalType::kInt64;
+  const auto deltas = [&](std::vector<std::int64_t>* numbers) {
+    if (loaded->values.empty()) return absl::OkStatus();  // all are null
+    std::optional<std::vector<std::int64_t>> taken = TakeDeltas(&loaded->values, header.values);
+    if (!taken.has_value())
+      return InvalidArgument("{} are damaged", is_text ? "lengths of texts" : "numbers");
+    *numbers = *std::move(taken);
     return absl::OkStatus();
   };
   switch (header.encoding) {
     case Encoding::kPlain:
+      if (is_boolean) loaded->indices = HybridReader::OfPackedBits(loaded->values);
       return absl::OkStatus();
     case Encoding::kPlainDictionary:
     case Encoding::kRleDictionary: {
@@ -180,19 +209,34 @@ absl::Status ColumnReader::BeginValues(const PageHeader& header, LoadedPage* loa
       loaded->indices = HybridReader(loaded->values.substr(1), width);
       return absl::OkStatus();
     }
+    case Encoding::kRle:
+      if (!is_boolean) break;
+      if (loaded->values.empty()) return absl::OkStatus();  // all are null
+      if (const std::optional<std::string_view> bits = TakeText(&loaded->values); bits.has_value()) {
+        loaded->indices = HybridReader(*bits, 1);
+        return absl::OkStatus();
+      }
+      return InvalidArgument("booleans are cut off");
+    case Encoding::kDeltaBinaryPacked:
+      if (!is_integer) break;
+      return deltas(&loaded->numbers);
     case Encoding::kDeltaByteArray:
-      if (!loaded->values.empty()) RETURN_IF_ERROR(deltas(&loaded->prefixes));
-      [[fallthrough]];
-    case Encoding::kDeltaLengthByteArray:
-      if (!loaded->values.empty()) RETURN_IF_ERROR(deltas(&loaded->lengths));
-      if (header.encoding == Encoding::kDeltaByteArray && loaded->prefixes.size() != loaded->lengths.size())
-        return InvalidArgument("{} prefixes of {} texts", loaded->prefixes.size(), loaded->lengths.size());
+      if (!is_text) break;
+      RETURN_IF_ERROR(deltas(&loaded->prefixes));
+      RETURN_IF_ERROR(deltas(&loaded->numbers));
+      if (loaded->prefixes.size() != loaded->numbers.size())
+        return InvalidArgument("{} prefixes of {} texts", loaded->prefixes.size(), loaded->numbers.size());
       return absl::OkStatus();
+    case Encoding::kDeltaLengthByteArray:
+      if (!is_text) break;
+      return deltas(&loaded->numbers);
     default:
-      return Unimplemented(
-          "the encoding {} is not read: plain, dictionary, delta length and delta byte array are",
-          static_cast<int>(header.encoding));
+      break;
   }
+  return Unimplemented(
+      "the encoding {} is not read: plain and dictionary are, of texts delta length and delta byte array, of "
+      "integers delta binary packed, of booleans runs",
+      static_cast<int>(header.encoding));
 }
 
 absl::Status ColumnReader::LoadDictionary() {
@@ -209,30 +253,55 @@ absl::Status ColumnReader::LoadDictionary() {
   }
   std::string_view rest = bytes.view();
   for (std::int64_t i = 0; i < header.values; ++i) {
-    const std::optional<std::string_view> word = TakeText(&rest);
+    const std::optional<std::string_view> word = TakePlain(&rest);
     if (!word.has_value())
-      return InvalidArgument("the dictionary ends after {} of {} texts", i, header.values);
+      return InvalidArgument("the dictionary ends after {} of {} values", i, header.values);
     words_.push_back(*word);
   }
   dictionary_ = std::move(bytes);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string_view> ColumnReader::NextText() {
+std::optional<std::string_view> ColumnReader::TakePlain(std::string_view* bytes) const {
+  if (column_.type == PhysicalType::kByteArray) return TakeText(bytes);
+  const bool is_short = column_.type == PhysicalType::kInt32 || column_.type == PhysicalType::kFloat;
+  const std::size_t size = is_short ? 4 : 8;
+  if (column_.type == PhysicalType::kBoolean || bytes->size() < size) return std::nullopt;
+  const std::string_view value = bytes->substr(0, size);
+  bytes->remove_prefix(size);
+  return value;
+}
+
+absl::StatusOr<std::string_view> ColumnReader::NextValue() {
   LoadedPage& page = *page_;
+  const bool is_boolean = column_.type == PhysicalType::kBoolean;
+  if (page.encoding == Encoding::kRle || (page.encoding == Encoding::kPlain && is_boolean)) {
+    const std::optional<std::uint32_t> bit = page.indices.Next();
+    if (!bit.has_value()) return Damaged("the value is not there");
+    return built_.emplace_back(1, static_cast<char>(*bit));
+  }
   if (page.encoding == Encoding::kPlain) {
-    const std::optional<std::string_view> text = TakeText(&page.values);
-    if (!text.has_value()) return Damaged("the text is not whole");
-    return *text;
+    const std::optional<std::string_view> value = TakePlain(&page.values);
+    if (!value.has_value()) return Damaged("the value is not whole");
+    return *value;
   }
   if (page.encoding == Encoding::kRleDictionary) {
     const std::optional<std::uint32_t> index = page.indices.Next();
-    if (!index.has_value() || *index >= words_.size()) return Damaged("the text is not in the dictionary");
+    if (!index.has_value() || *index >= words_.size()) return Damaged("the value is not in the dictionary");
     return words_[*index];
   }
-  if (page.next_length == page.lengths.size()) return Damaged("the text is not there");
-  const std::int32_t prefix = page.prefixes.empty() ? 0 : page.prefixes[page.next_length];
-  const std::int32_t length = page.lengths[page.next_length++];
+  if (page.next_number == page.numbers.size()) return Damaged("the value is not there");
+  if (page.encoding != Encoding::kDeltaBinaryPacked) return NextDeltaText();
+  const std::int64_t number = page.numbers[page.next_number++];
+  // Little-endian: the first four bytes are the number of 32 bits.
+  const std::size_t size = column_.type == PhysicalType::kInt32 ? 4 : 8;
+  return built_.emplace_back(reinterpret_cast<const char*>(&number), size);
+}
+
+absl::StatusOr<std::string_view> ColumnReader::NextDeltaText() {
+  LoadedPage& page = *page_;
+  const std::int64_t prefix = page.prefixes.empty() ? 0 : page.prefixes[page.next_number];
+  const std::int64_t length = page.numbers[page.next_number++];
   if (prefix < 0 || length < 0 || static_cast<std::size_t>(length) > page.values.size() ||
       static_cast<std::size_t>(prefix) > page.last.size()) {
     return Damaged("the text's length is damaged");

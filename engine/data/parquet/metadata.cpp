@@ -16,12 +16,45 @@ bool IsTextType(int field) {
   return field == kString || field == kEnum || field == kJson;
 }
 
-SchemaElement ReadSchemaElement(ThriftReader* reader) {
+// The older marks, ConvertedType.
+void ApplyMark(std::int64_t mark, SchemaElement* element) {
   constexpr int kUtf8 = 0;
+  constexpr int kMap = 1;
+  constexpr int kMapEntry = 2;
   constexpr int kList = 3;
   constexpr int kEnum = 4;
+  constexpr int kInt8 = 15;
+  constexpr int kInt64 = 18;
   constexpr int kJson = 19;
-  constexpr int kLogicalList = 3;
+  element->is_list = element->is_list || mark == kList;
+  element->is_map = element->is_map || mark == kMap || mark == kMapEntry;
+  element->is_text = element->is_text && (mark == kUtf8 || mark == kEnum || mark == kJson);
+  element->is_number = element->is_number && mark >= kInt8 && mark <= kInt64;
+}
+
+// A LogicalType, which is a union: one field tells the type.
+void ReadLogicalType(ThriftReader* reader, SchemaElement* element) {
+  constexpr int kMap = 2;
+  constexpr int kList = 3;
+  constexpr int kInteger = 10;
+  constexpr int kNull = 11;  // the type of a column that has nothing else
+  reader->Struct([&](int field, Type type) {
+    element->is_list = element->is_list || field == kList;
+    element->is_map = element->is_map || field == kMap;
+    element->is_text = element->is_text && IsTextType(field);
+    element->is_number = element->is_number && (field == kInteger || field == kNull);
+    if (field != kInteger || type != Type::kStruct) return false;
+    reader->Struct([&](int member, Type member_type) {
+      constexpr int kIsSigned = 2;
+      if (member != kIsSigned) return false;
+      element->is_number = reader->Bool(member_type) && element->is_number;
+      return true;
+    });
+    return true;
+  });
+}
+
+SchemaElement ReadSchemaElement(ThriftReader* reader) {
   SchemaElement element;
   reader->Struct([&](int id, Type type) {
     switch (id) {
@@ -37,19 +70,12 @@ SchemaElement ReadSchemaElement(ThriftReader* reader) {
       case 5:
         element.children = reader->Int(type);
         return true;
-      case 6: {
-        const std::int64_t mark = reader->Int(type);
-        element.is_list = element.is_list || mark == kList;
-        element.is_text = element.is_text && (mark == kUtf8 || mark == kEnum || mark == kJson);
+      case 6:
+        ApplyMark(reader->Int(type), &element);
         return true;
-      }
       case 10:
         if (type != Type::kStruct) return false;
-        reader->Struct([&](int field, Type) {
-          element.is_list = element.is_list || field == kLogicalList;
-          element.is_text = element.is_text && IsTextType(field);
-          return false;
-        });
+        ReadLogicalType(reader, &element);
         return true;
       default:
         return false;

@@ -12,7 +12,14 @@
 
 namespace engine::parquet {
 
-enum class PhysicalType : std::int32_t { kByteArray = 6 };  // others are not read
+enum class PhysicalType : std::int32_t {  // others are not read
+  kBoolean = 0,
+  kInt32 = 1,
+  kInt64 = 2,
+  kFloat = 4,
+  kDouble = 5,
+  kByteArray = 6
+};
 enum class Repetition : std::int32_t { kRequired = 0, kOptional = 1, kRepeated = 2 };
 enum class Codec : std::int32_t {
   kUncompressed = 0,
@@ -29,6 +36,7 @@ enum class Encoding : std::int32_t {
   kPlainDictionary = 2,
   kRle = 3,
   kBitPacked = 4,
+  kDeltaBinaryPacked = 5,
   kDeltaLengthByteArray = 6,
   kDeltaByteArray = 7,
   kRleDictionary = 8
@@ -41,8 +49,10 @@ struct SchemaElement {
   std::int32_t type = -1;  // PhysicalType; −1: a group
   Repetition repetition = Repetition::kRequired;
   std::int64_t children = 0;
-  bool is_list = false;  // marked as a list
-  bool is_text = true;   // not marked as anything but text: bytes without a mark are taken for it
+  bool is_list = false;   // marked as a list
+  bool is_map = false;    // marked as a map
+  bool is_text = true;    // not marked as anything but text: bytes without a mark are taken for it
+  bool is_number = true;  // not marked as anything but a number with a sign, as dates are
 };
 
 struct ColumnChunk {

@@ -35,6 +35,14 @@ std::uint64_t BitsAt(std::string_view bytes, std::uint64_t first, unsigned width
 
 }  // namespace
 
+HybridReader HybridReader::OfPackedBits(std::string_view bytes) {
+  HybridReader bits({}, 1);
+  bits.packed_ = true;
+  bits.run_ = bytes;
+  bits.left_ = 8 * bytes.size();
+  return bits;
+}
+
 bool HybridReader::BeginRun() {
   const std::optional<std::uint64_t> header = TakeVarint(&bytes_);
   if (!header.has_value() || width_ > 32) return false;
@@ -68,7 +76,7 @@ std::optional<std::uint32_t> HybridReader::Next() {
   return static_cast<std::uint32_t>(value);
 }
 
-std::optional<std::vector<std::int32_t>> TakeDeltas(std::string_view* bytes, std::int64_t most) {
+std::optional<std::vector<std::int64_t>> TakeDeltas(std::string_view* bytes, std::int64_t most) {
   const std::optional<std::uint64_t> block = TakeVarint(bytes);
   const std::optional<std::uint64_t> parts = TakeVarint(bytes);  // of a block
   const std::optional<std::uint64_t> count = TakeVarint(bytes);
@@ -79,13 +87,9 @@ std::optional<std::vector<std::int32_t>> TakeDeltas(std::string_view* bytes, std
     return std::nullopt;
   }
   const std::uint64_t part = *block / *parts;
-  std::vector<std::int32_t> numbers;
+  std::vector<std::int64_t> numbers;
   std::uint64_t value = UnZigZag(*first);
-  const auto add = [&] {
-    numbers.push_back(static_cast<std::int32_t>(value));
-    return static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers.back())) == value;
-  };
-  if (*count > 0 && !add()) return std::nullopt;
+  if (*count > 0) numbers.push_back(static_cast<std::int64_t>(value));
   while (numbers.size() < *count) {
     const std::optional<std::uint64_t> least = TakeVarint(bytes);
     if (!least || bytes->size() < *parts) return std::nullopt;
@@ -97,7 +101,7 @@ std::optional<std::vector<std::int32_t>> TakeDeltas(std::string_view* bytes, std
       if (width > 64 || bytes->size() < part * width / 8) return std::nullopt;
       for (std::uint64_t i = 0; i < part && numbers.size() < *count; ++i) {
         value += UnZigZag(*least) + BitsAt(*bytes, i * width, width);
-        if (!add()) return std::nullopt;
+        numbers.push_back(static_cast<std::int64_t>(value));
       }
       bytes->remove_prefix(part * width / 8);
     }

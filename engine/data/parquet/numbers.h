@@ -15,6 +15,9 @@ class HybridReader {
   HybridReader() = default;
   HybridReader(std::string_view bytes, unsigned width) : bytes_(bytes), width_(width) {}
 
+  // Bits that are packed without runs, as booleans are in plain pages.
+  static HybridReader OfPackedBits(std::string_view bytes);
+
   // nullopt: the bytes have ended, or are damaged.
   std::optional<std::uint32_t> Next();
 
@@ -30,7 +33,8 @@ class HybridReader {
   std::uint64_t run_bit_ = 0;  // the next one's first bit
 };
 
-// DELTA_BINARY_PACKED at the beginning of *bytes, which is then what stands behind. At most `most` numbers; nullopt: damaged.
-std::optional<std::vector<std::int32_t>> TakeDeltas(std::string_view* bytes, std::int64_t most);
+// DELTA_BINARY_PACKED at the beginning of *bytes, which is then what stands behind. At most `most` numbers; nullopt: damaged. Sums are taken
+// modulo 2⁶⁴; those of numbers of 32 bits count modulo 2³².
+std::optional<std::vector<std::int64_t>> TakeDeltas(std::string_view* bytes, std::int64_t most);
 
 }  // namespace engine::parquet

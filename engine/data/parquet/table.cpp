@@ -88,9 +88,9 @@ std::string Table::TextNames() const {
   return names.empty() ? "none" : names;
 }
 
-absl::StatusOr<TextColumn> Table::FindText(const std::string& name) const {
+absl::StatusOr<Column> Table::FindText(const std::string& name) const {
   const std::vector<SchemaElement>& schema = metadata_.schema;
-  TextColumn column{.name = name};
+  Column column{.name = name};
   std::size_t node = 0;
   const auto enter = [&](std::size_t child) {
     node = child;
@@ -126,7 +126,7 @@ absl::StatusOr<TextColumn> Table::FindText(const std::string& name) const {
                  TextNames());
   }
   for (std::size_t i = 0; i < node; ++i)
-    if (schema[i].type >= 0) ++column.index;
+    if (schema[i].type >= 0) ++column.leaf;
   return column;
 }
 
@@ -146,11 +146,11 @@ absl::StatusOr<Page> Table::ReadHeader(std::int64_t at, std::int64_t end) const 
   }
 }
 
-absl::StatusOr<ColumnPages> Table::PagesOf(std::size_t row_group, const TextColumn& column) const {
+absl::StatusOr<ColumnPages> Table::PagesOf(std::size_t row_group, const Column& column) const {
   const RowGroup& group = metadata_.row_groups[row_group];
-  const ColumnChunk& chunk = group.columns[column.index];
+  const ColumnChunk& chunk = group.columns[column.leaf];
   if (chunk.elsewhere) return Error("column \"{}\" is encrypted or in another file", column.name);
-  if (chunk.type != static_cast<std::int32_t>(PhysicalType::kByteArray))
+  if (chunk.type != static_cast<std::int32_t>(column.type))
     return Error("column \"{}\" of row group {} has another type than the schema says", column.name,
                  row_group);
   if (column.repetition == 0 && chunk.values != group.rows)

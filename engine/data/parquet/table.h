@@ -20,12 +20,13 @@ namespace engine::parquet {
 // Whether these are the first bytes of a Parquet file (8 or more of it), or of an encrypted one.
 bool IsParquet(std::string_view first_bytes);
 
-// A column of texts, or of lists of texts. Levels are those of Dremel's encoding (Melnik et al., 2010; Parquet's README).
-struct TextColumn {
-  std::string name;           // as it was asked for
-  std::size_t index = 0;      // among the schema's leaves
-  unsigned definition = 0;    // the level at which a text is there
-  unsigned repetition = 0;    // 0: a text a row; 1: a list of texts
+// A leaf of the schema, by Dremel's levels (Melnik et al., 2010; Parquet's README).
+struct Column {
+  std::string name;      // as it was asked for, or as the schema has it
+  std::size_t leaf = 0;  // which one of the schema's leaves
+  PhysicalType type = PhysicalType::kByteArray;
+  unsigned definition = 0;    // the level at which a value is there
+  unsigned repetition = 0;    // 0: a value a row; 1: a list of values a row; more: lists of lists
   unsigned list_element = 0;  // of a list: the definition level from which on it has an element
 };
 
@@ -52,11 +53,15 @@ class Table {
   std::int64_t file_bytes() const { return bytes_; }
   const std::vector<RowGroup>& row_groups() const { return metadata_.row_groups; }
 
-  // By its name; from group to group by dots, "meta.body". A list of texts is meant by the list's own name.
-  absl::StatusOr<TextColumn> FindText(const std::string& name) const;
+  // A tree in pre-order, whose first node is the root, and the index behind a node and all below it.
+  const std::vector<SchemaElement>& schema() const { return metadata_.schema; }
+  std::size_t Behind(std::size_t node) const;
+
+  // A column of texts, or of lists of texts, by its name; from group to group by dots, "meta.body". A list is meant by its own name.
+  absl::StatusOr<Column> FindText(const std::string& name) const;
 
   // Reads the headers of all pages.
-  absl::StatusOr<ColumnPages> PagesOf(std::size_t row_group, const TextColumn& column) const;
+  absl::StatusOr<ColumnPages> PagesOf(std::size_t row_group, const Column& column) const;
 
   // The page's bytes as they are in the file, with the checksum compared if it has one. Safe on any thread.
   absl::StatusOr<Bytes> ReadPage(const Page& page) const;
@@ -70,8 +75,6 @@ class Table {
   explicit Table(File file) : file_(std::move(file)) {}
   absl::Status ReadFooter();
   absl::StatusOr<Page> ReadHeader(std::int64_t at, std::int64_t end) const;
-  // The index behind the node and all below it.
-  std::size_t Behind(std::size_t node) const;
   // The names of all columns of texts, for a message.
   std::string TextNames() const;
 

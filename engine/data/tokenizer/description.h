@@ -200,6 +200,8 @@ struct Description {
   std::vector<std::int32_t> behind;
   bool has_decoder = false;  // without one, tokens are joined by blanks
   std::vector<Decoder> decoders;
+  std::optional<std::int32_t> beginning_of_document;
+  std::string beginning_of_document_from;  // as below
   std::optional<std::int32_t> end_of_document;
   std::string end_of_document_from;  // how it is known, for `engine tokenizer info`
 };

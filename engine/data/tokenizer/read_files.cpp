@@ -109,40 +109,71 @@ absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
       ShownPath(folder));
 }
 
-// eos_token of a tokenizer_config.json; "" where there is none.
-absl::StatusOr<std::string> EndOfSequence(const std::string& path) {
+// The special token of that name, "eos_token", of a folder's tokenizer_config.json; kNoToken where there is none.
+absl::StatusOr<std::int32_t> ConfiguredToken(const std::string& folder, const std::string& name,
+                                             const Description& description) {
+  const std::string path = FirstOf(folder, {"tokenizer_config.json"});
+  if (path.empty()) return kNoToken;
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostConfigBytes));
   // These files hold 10^30 as an integer (model_max_length), which simdjson does not take.
   ASSIGN_OR_RETURN(const nlohmann::json root, ParseJson(text, ShownPath(path)));
   if (!root.is_object())
     return InvalidArgument("{}: error: must be an object, and is {}", ShownPath(path), TypeOf(root));
-  const auto found = root.find("eos_token");
-  if (found == root.end() || found->is_null()) return "";
+  const auto found = root.find(name);
+  if (found == root.end() || found->is_null()) return kNoToken;
   const bool has_content = found->is_object() && found->contains("content");
   const nlohmann::json& token = has_content ? (*found)["content"] : *found;
-  if (token.is_string()) return token.get<std::string>();
-  return InvalidArgument("{}: error: eos_token{} must be a string, and is {}", ShownPath(path),
+  if (token.is_string()) return FindToken(description, token.get<std::string>());
+  return InvalidArgument("{}: error: {}{} must be a string, and is {}", ShownPath(path), name,
                          has_content ? ".content" : "", TypeOf(token));
+}
+
+std::int32_t FirstToken(const Description& description, std::initializer_list<std::string_view> names,
+                        std::string* from) {
+  for (const std::string_view name : names) {
+    const std::int32_t id = FindToken(description, name);
+    if (id == kNoToken) continue;
+    *from = fmt::format("the name \"{}\"", name);
+    return id;
+  }
+  return kNoToken;
 }
 
 // eos_token is often the end of a turn in a chat; the end of a document has a name of its own then.
 absl::Status FindEndOfDocument(const std::string& folder, Description* description) {
   if (description->end_of_document.has_value()) return absl::OkStatus();
-  const auto set = [description](std::int32_t id, std::string from) {
-    description->end_of_document = id;
-    description->end_of_document_from = std::move(from);
-    return absl::OkStatus();
-  };
-  for (const std::string_view name :
-       {"<|endoftext|>", "<|end_of_text|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<eos>", "</s>"}) {
-    const std::int32_t id = FindToken(*description, name);
-    if (id != kNoToken) return set(id, fmt::format("the name \"{}\"", name));
+  std::string from;
+  std::int32_t id = FirstToken(
+      *description,
+      {"<|endoftext|>", "<|end_of_text|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<eos>", "</s>"},
+      &from);
+  if (id == kNoToken) {
+    ASSIGN_OR_RETURN(id, ConfiguredToken(folder, "eos_token", *description));
+    from = "eos_token of tokenizer_config.json";
   }
-  const std::string path = FirstOf(folder, {"tokenizer_config.json"});
-  if (path.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string content, EndOfSequence(path));
-  const std::int32_t id = content.empty() ? kNoToken : FindToken(*description, content);
-  return id == kNoToken ? absl::OkStatus() : set(id, "eos_token of tokenizer_config.json");
+  if (id == kNoToken) return absl::OkStatus();
+  description->end_of_document = id;
+  description->end_of_document_from = std::move(from);
+  return absl::OkStatus();
+}
+
+// What the template puts in front of a text is what the model was trained with.
+absl::Status FindBeginningOfDocument(const std::string& folder, Description* description) {
+  if (description->beginning_of_document.has_value()) return absl::OkStatus();
+  std::string from = "the template";
+  std::int32_t id = description->before.size() == 1 ? description->before.front() : kNoToken;
+  if (id == kNoToken) {
+    ASSIGN_OR_RETURN(id, ConfiguredToken(folder, "bos_token", *description));
+    from = "bos_token of tokenizer_config.json";
+  }
+  if (id == kNoToken)
+    id =
+        FirstToken(*description,
+                   {"<|begin_of_text|>", "<\uFF5Cbegin\u2581of\u2581sentence\uFF5C>", "<bos>", "<s>"}, &from);
+  if (id == kNoToken) return absl::OkStatus();
+  description->beginning_of_document = id;
+  description->beginning_of_document_from = std::move(from);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -154,7 +185,9 @@ absl::StatusOr<Description> ReadTokenizer(const std::string& path) {
     ASSIGN_OR_RETURN(file, FileOfFolder(path));
   }
   ASSIGN_OR_RETURN(Description description, ReadOneFile(file));
-  RETURN_IF_ERROR(FindEndOfDocument(fs::path(file).parent_path().string(), &description));
+  const std::string folder = fs::path(file).parent_path().string();
+  RETURN_IF_ERROR(FindBeginningOfDocument(folder, &description));
+  RETURN_IF_ERROR(FindEndOfDocument(folder, &description));
   return description;
 }
 

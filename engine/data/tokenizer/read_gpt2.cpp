@@ -80,6 +80,8 @@ absl::StatusOr<Description> ReadGpt2Files(const std::string& vocab_file, const s
   description.source = fmt::format("{} and {} (GPT-2)", ShownPath(vocab_file), ShownPath(merges_file));
   description.added_tokens.push_back({.id = end, .content = std::string(kEndOfText), .special = true});
   description.pre_tokenizers = {SplitBytes{.add_prefix_space = false, .use_regex = true}};
+  description.beginning_of_document = end;  // GPT-2 has one token for both
+  description.beginning_of_document_from = fmt::format("the name \"{}\"", kEndOfText);
   description.end_of_document = end;
   description.end_of_document_from = fmt::format("the name \"{}\"", kEndOfText);
   description.has_decoder = true;

@@ -93,6 +93,7 @@ struct ModelProto {
   bool treat_whitespace_as_suffix = false;
   bool byte_fallback = false;
   std::int32_t unknown = 0;
+  std::int32_t beginning = 1;
   std::int32_t end = 2;
   std::string_view charsmap;
   bool add_dummy_prefix = true;
@@ -128,6 +129,7 @@ absl::StatusOr<ModelProto> ParseModelProto(std::string_view file) {
         if (field.number == 24) proto.treat_whitespace_as_suffix = field.value != 0;
         if (field.number == 35) proto.byte_fallback = field.value != 0;
         if (field.number == 40) proto.unknown = static_cast<std::int32_t>(field.value);
+        if (field.number == 41) proto.beginning = static_cast<std::int32_t>(field.value);
         if (field.number == 42) proto.end = static_cast<std::int32_t>(field.value);
       }));
     } else if (part.number == 3) {
@@ -288,8 +290,15 @@ absl::StatusOr<Description> ReadSentencePiece(const std::string& path) {
   description.decoders = {Replace{{"\u2581", false}, " "}, JoinByteTokens{}, Fuse{}};
   if (proto.add_dummy_prefix && !proto.treat_whitespace_as_suffix)
     description.decoders.push_back(StripCharacters{" ", 1, 0});
-  if (proto.end >= 0 && static_cast<std::size_t>(proto.end) < proto.pieces.size() &&
-      proto.pieces[static_cast<std::size_t>(proto.end)].type == kControl) {
+  const auto is_control = [&proto](std::int32_t id) {
+    return id >= 0 && static_cast<std::size_t>(id) < proto.pieces.size() &&
+           proto.pieces[static_cast<std::size_t>(id)].type == kControl;
+  };
+  if (is_control(proto.beginning)) {
+    description.beginning_of_document = proto.beginning;
+    description.beginning_of_document_from = "the model's beginning of a sentence";
+  }
+  if (is_control(proto.end)) {
     description.end_of_document = proto.end;
     description.end_of_document_from = "the model's end of a sentence";
   }
