@@ -96,6 +96,11 @@ const std::vector<Code>& Codes() {
        "experts, and its shape.",
        "The message names the tensors that do not fit: give the model their sizes and names, allow what is "
        "missing with training.weights_match = \"some\", or begin without training.weights_from."},
+      {"E210", "logging", "The keys of [logging] do not go together",
+       "Prometheus asks a port for numbers or reads them from a file, so one of the two has to be said; the "
+       "node exporter "
+       "reads files whose names end in .prom alone.",
+       "logging.prometheus.port = 9400, or logging.prometheus.textfile with the exporter's folder."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},
