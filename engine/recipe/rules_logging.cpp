@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "engine/base/shown.h"
+#include "engine/recipe/fields.h"
 #include "engine/recipe/rules.h"
 
 namespace engine::recipe {
@@ -28,7 +29,8 @@ void TextfileHasItsEnding(const RuleContext& c) {
 
 void KeysHaveTheirSink(const RuleContext& c) {
   const auto unused = [&](std::string_view key, std::string_view sink) {
-    if (c.IsDefault(key) || c.recipe.logging.Has(sink)) return;
+    const Field& field = *FindField(key);
+    if (c.recipe.logging.Has(sink) || Get(field, c.recipe) == DefaultOf(field)) return;
     c.Note({key}, fmt::format("{} is not used: logging.sinks does not name \"{}\"", key, sink));
   };
   unused("logging.wandb.project", "wandb");

@@ -212,13 +212,13 @@ TEST_CASE("megatron: flags without a counterpart become comments, by reason") {
   const MegatronImport import = Import(Script(
       {{"--log-progress", ""}, {"--log-throughput", ""}, {"--num-workers", "8"}, {"--save-interval", "5"}}));
   REQUIRE(import.ok());
-  CHECK(import.recipe.find(
-            "# Flags without a key of their own:\n"
-            "# --num-workers: samples are read from the mapped files, ahead of time; there are no "
-            "loader processes\n"
-            "# --save-interval: no effect without --save\n"
-            "# --log-progress, --log-throughput: every run writes metrics.jsonl in its folder, and "
-            "log lines\n") != std::string::npos);
+  CHECK(
+      import.recipe.find(
+          "# Flags without a key of their own:\n"
+          "# --log-progress, --log-throughput: every run writes metrics.jsonl in its folder, and log lines\n"
+          "# --num-workers: samples are read from the mapped files, ahead of time; there are no "
+          "loader processes\n"
+          "# --save-interval: no effect without --save\n") != std::string::npos);
 }
 
 TEST_CASE("megatron: where TensorBoard and Weights & Biases get numbers") {
@@ -233,7 +233,7 @@ TEST_CASE("megatron: where TensorBoard and Weights & Biases get numbers") {
                 {"--wandb-exp-name", "n"},
                 {"--wandb-save-dir", "d"}},
                keys) == "[\"tensorboard\", \"wandb\"] 1 \"p\" \"e\" \"n\"");
-  CHECK(Values({{"--wandb-project", ""}}, keys) == "[] 1 \"engine\" \"\" \"\"");
+  CHECK(Values({{"--wandb-project", "''"}}, keys) == "[] 1 \"engine\" \"\" \"\"");
 }
 
 TEST_CASE("megatron: flags that would be missed are warnings, and the last line counts") {

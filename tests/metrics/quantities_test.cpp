@@ -51,7 +51,7 @@ TEST_CASE("the Grafana dashboard asks for metrics that there are") {
     if (quantity->type != Quantity::Type::kHistogram) continue;
     for (const char* part : {"_bucket", "_sum", "_count"}) known.insert(std::string(quantity->metric) + part);
   }
-  const std::string dashboard = SourceFile("configs/grafana/training.json");
+  const std::string dashboard = SourceFile("docs/grafana-dashboard.json");
   const std::regex name("engine_[a-z_]+");
   int found = 0;
   for (std::sregex_iterator it(dashboard.begin(), dashboard.end(), name), end; it != end; ++it, ++found) {
