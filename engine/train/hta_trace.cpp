@@ -20,7 +20,7 @@ constexpr int kMeasured = 0;
 constexpr int kPredicted = 1;
 constexpr int kIterationsThread = 1000;  // behind all streams
 
-std::string NameOf(const plan::Instruction* instruction) {
+std::string WorkName(const plan::Instruction* instruction) {
   if (instruction == nullptr) return "nccl:transfer";
   const std::string kernel(instruction->kernel());
   return instruction->wire_bytes() > 0 ? "nccl:" + kernel : kernel;
@@ -38,7 +38,7 @@ json Slice(const std::string& name, const char* category, int process, int threa
 
 json Work(const executor::InstructionTiming& timing, double offset_us, std::int64_t rank,
           std::size_t correlation) {
-  json event = Slice(NameOf(timing.instruction), "kernel", kMeasured, timing.stream,
+  json event = Slice(WorkName(timing.instruction), "kernel", kMeasured, timing.stream,
                      offset_us + 1e3 * timing.begin_ms, offset_us + 1e3 * timing.end_ms);
   event["args"] = {{"device", rank},
                    {"stream", timing.stream},
@@ -69,7 +69,7 @@ void AppendPredicted(const std::vector<predict::PlayedEvent>& predicted, std::in
   if (!predicted.empty()) events.push_back(Named("process_name", kPredicted, 0, "predicted"));
   for (const predict::PlayedEvent& event : predicted) {
     if (event.stage != stage || event.part == predict::PlayedEvent::Part::kWait) continue;
-    events.push_back(Slice(NameOf(event.instruction), "predicted", kPredicted, event.stream,
+    events.push_back(Slice(WorkName(event.instruction), "predicted", kPredicted, event.stream,
                            1e6 * event.begin_s, 1e6 * event.end_s));
   }
 }

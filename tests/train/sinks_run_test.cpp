@@ -19,13 +19,13 @@ std::vector<std::string> FilesBelow(const std::string& folder) {
   return files;
 }
 
-std::size_t Count(const std::string& text, const std::string& word) {
+std::size_t Occurrences(const std::string& text, const std::string& word) {
   std::size_t count = 0;
   for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
   return count;
 }
 
-std::vector<std::string> Sets(const std::string& textfile, std::int64_t iterations) {
+std::vector<std::string> SinkSets(const std::string& textfile, std::int64_t iterations) {
   return {fmt::format("training.iterations={}", iterations),
           "evaluation.interval=2",
           "evaluation.iterations=1",
@@ -41,15 +41,15 @@ TEST_CASE("a run feeds the sinks that its recipe names, and goes on in them when
   WriteDataset(folder / "text", 200);
   const std::string out = folder / "out";
   const std::string textfile = folder / "run.prom";
-  MustRun(RunRecipe(folder, Sets(textfile, 4)), out);
-  const RunResult second = MustRunAndNote(RunRecipe(folder, Sets(textfile, 6)), out);
-  CHECK_MESSAGE(Count(second.notes, "warning") == 0, second.notes);
+  MustRun(RunRecipe(folder, SinkSets(textfile, 4)), out);
+  const RunResult second = MustRunAndNote(RunRecipe(folder, SinkSets(textfile, 6)), out);
+  CHECK_MESSAGE(Occurrences(second.notes, "warning") == 0, second.notes);
 
   const std::vector<std::string> events = FilesBelow(out + "/tensorboard");
   REQUIRE(events.size() == 4);  // by iteration and by samples, of two processes
   std::string first_events;
   for (const std::string& file : events) {
-    if (Count(file, "/samples/") == 0) {
+    if (Occurrences(file, "/samples/") == 0) {
       first_events = data::ReadFile(file);
       break;
     }
@@ -63,7 +63,7 @@ TEST_CASE("a run feeds the sinks that its recipe names, and goes on in them when
   const std::vector<std::string> wandb = FilesBelow(out + "/wandb");
   REQUIRE(wandb.size() == 1);
   CHECK(data::ReadFile(wandb[0]).starts_with(":W&B"));
-  CHECK(Count(data::ReadFile(wandb[0]), "_timestamp") >= 6);
+  CHECK(Occurrences(data::ReadFile(wandb[0]), "_timestamp") >= 6);
   const std::string metrics = data::ReadFile(textfile);
   for (const char* line : {"engine_iteration{run=\"out\"} 6\n", "engine_training_iterations{run=\"out\"} 6\n",
                            "engine_consumed_samples_total{run=\"out\"} 48\n",
@@ -83,12 +83,13 @@ TEST_CASE("sinks that fail are a warning each, and the run has the same numbers 
   for (const char* name : {"/tensorboard", "/wandb"}) data::WriteFile(out + name, "no folder");
   const absl::StatusOr<launch::Descriptor> taken = launch::Listen({.host = "127.0.0.1", .port = 0});
   REQUIRE(taken.ok());
-  std::vector<std::string> sets = Sets(folder / "nowhere/run.prom", 4);
+  std::vector<std::string> sets = SinkSets(folder / "nowhere/run.prom", 4);
   sets.push_back(fmt::format("logging.prometheus.port={}", launch::PortOf(*taken)));
   const RunResult result = MustRunAndNote(RunRecipe(folder, sets), out);
-  CHECK_MESSAGE(Count(result.notes, "warning: ") == 8, result.notes);
-  CHECK_MESSAGE(Count(result.notes, "the run goes on, keeps its last 10000 records and tries again\n") == 4,
-                result.notes);
+  CHECK_MESSAGE(Occurrences(result.notes, "warning: ") == 8, result.notes);
+  CHECK_MESSAGE(
+      Occurrences(result.notes, "the run goes on, keeps its last 10000 records and tries again\n") == 4,
+      result.notes);
   for (const char* what : {"/tensorboard/", "/wandb/", "/nowhere/run.prom.new: No such file or directory",
                            "is taken by another program", "records are lost: "}) {
     CHECK_MESSAGE(Contains(result.notes, what), result.notes);
