@@ -107,9 +107,8 @@ class Training {
       ASSIGN_OR_RETURN(hosts, HostsOf(run_));
     }
     if (!run_.Leads()) return Loop(iterations);
-    ASSIGN_OR_RETURN(
-        const std::unique_ptr<Reporter> reporter,
-        Reporter::Open(run_.options.out, position.iteration, logging.interval, FactsOf(run_)));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Reporter> reporter,
+                     Reporter::Open(run_.options.out, position.iteration, logging.interval, FactsOf(run_)));
     run_.reporter = reporter.get();
     AddSinks(logging, run_.options.out, DescriptionOf(run_, position, hosts), *reporter);
     Announce(run_, resume, start);
