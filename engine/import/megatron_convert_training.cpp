@@ -30,6 +30,7 @@ class TrainingConverter : MegatronWriter {
     Saving();
     Loading();
     Evaluation();
+    Logging();
   }
 
  private:
@@ -184,6 +185,18 @@ class TrainingConverter : MegatronWriter {
       }
     }
     SetIfAbsent("logging.interval", std::int64_t{100}, kDefault);
+  }
+
+  void Logging() {
+    std::vector<std::string> sinks;
+    if (a_.Has("--tensorboard-dir")) sinks.emplace_back("tensorboard");
+    if (const std::optional<std::string> project = a_.Text("--wandb-project"); project && !project->empty()) {
+      sinks.emplace_back("wandb");
+      Set("logging.wandb.project", *project, "", "--wandb-project");
+    }
+    if (sinks.empty()) return;
+    Set("logging.sinks", std::move(sinks), "",
+        a_.Has("--tensorboard-dir") ? "--tensorboard-dir" : "--wandb-project");
   }
 
   void Evaluation() {

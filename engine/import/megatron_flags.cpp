@@ -36,6 +36,8 @@ constexpr const char* kHidden =
     "what is exchanged behind computation is the plan's choice (parallelism.overlap)";
 constexpr const char* kBuckets = "the plan decides about buckets of gradients";
 constexpr const char* kLogs = "every run writes metrics.jsonl in its folder, and log lines";
+constexpr const char* kNotMeasured = "it is not measured";
+constexpr const char* kEventFiles = "event files always have what is measured (docs/monitoring.md)";
 constexpr const char* kFormat = "there is one format of checkpoints, complete and independent of the layout";
 constexpr const char* kLoader =
     "samples are read from the mapped files, ahead of time; there are no loader processes";
@@ -427,25 +429,25 @@ std::vector<MegatronFlag> RunFlags() {
       Warned(kNone, "--full-validation", "an evaluation takes evaluation.iterations batches, not all"),
       Direct("--log-interval", "logging.interval"),
       Note(kNone, "--log-throughput", kLogs),
-      Note(kNone, "--log-params-norm", kLogs),
-      Note(kNone, "--log-num-zeros-in-grad", kLogs),
+      Note(kNone, "--log-params-norm", kNotMeasured),
+      Note(kNone, "--log-num-zeros-in-grad", kNotMeasured),
       Note(kNone, "--log-progress", kLogs),
       Note(kOne, "--timing-log-level", kLogs),
       Note(kOne, "--timing-log-option", kLogs),
       Note(kOne, "--log-memory-interval", "a plan says all memory, before the run"),
-      Note(kOne, "--tensorboard-dir", kLogs),
-      Note(kOne, "--tensorboard-log-interval", kLogs),
-      Note(kOne, "--tensorboard-queue-size", kLogs),
-      Note(kNone, "--log-timers-to-tensorboard", kLogs),
-      Note(kNone, "--log-validation-ppl-to-tensorboard", kLogs),
-      Note(kNone, "--log-memory-to-tensorboard", kLogs),
-      Note(kNone, "--log-world-size-to-tensorboard", kLogs),
-      Note(kNone, "--no-log-loss-scale-to-tensorboard", kLogs),
-      Note(kNone, "--no-log-learnig-rate-to-tensorboard", kLogs),
-      Note(kOne, "--wandb-project", kLogs),
-      Note(kOne, "--wandb-entity", kLogs),
-      Note(kOne, "--wandb-exp-name", kLogs),
-      Note(kOne, "--wandb-save-dir", kLogs),
+      Read("--tensorboard-dir", "logging.sinks; the files are in the run's folder"),
+      Direct("--tensorboard-log-interval", "logging.sink_interval"),
+      Note(kOne, "--tensorboard-queue-size", "each record is written at once"),
+      Note(kNone, "--log-timers-to-tensorboard", kEventFiles),
+      Note(kNone, "--log-validation-ppl-to-tensorboard", kEventFiles),
+      Note(kNone, "--log-memory-to-tensorboard", kEventFiles),
+      Note(kNone, "--log-world-size-to-tensorboard", kEventFiles),
+      Note(kNone, "--no-log-loss-scale-to-tensorboard", kEventFiles),
+      Note(kNone, "--no-log-learnig-rate-to-tensorboard", kEventFiles),
+      Read("--wandb-project", "logging.sinks, logging.wandb.project"),
+      Direct("--wandb-entity", "logging.wandb.entity"),
+      Direct("--wandb-exp-name", "logging.wandb.name"),
+      Note(kOne, "--wandb-save-dir", "the file is in the run's folder, and is uploaded by wandb sync"),
       Warned(kOne, "--exit-interval", kStop),
       Warned(kOne, "--exit-duration-in-mins", kStop),
       Note(kNone, "--exit-signal-handler", kStop),

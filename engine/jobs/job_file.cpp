@@ -25,7 +25,7 @@ absl::Status ErrorOf(const Recipe& recipe, const char* key, std::string message,
                         .message = std::move(message),
                         .hint = std::move(hint),
                         .source_line = "",
-                        .code = "E210"};
+                        .code = "E211"};
   if (const auto found = recipe.provenance.find(key); found != recipe.provenance.end()) {
     diagnostic.span = found->second.span;
     diagnostic.source_line = found->second.source_line;

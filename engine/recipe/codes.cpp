@@ -96,7 +96,12 @@ const std::vector<Code>& Codes() {
        "experts, and its shape.",
        "The message names the tensors that do not fit: give the model their sizes and names, allow what is "
        "missing with training.weights_match = \"some\", or begin without training.weights_from."},
-      {"E210", "job", "The recipe does not say what a scheduler must know",
+      {"E210", "logging", "The keys of [logging] do not go together",
+       "Prometheus asks a port for numbers or reads them from a file, so one of the two has to be said; the "
+       "node exporter "
+       "reads files whose names end in .prom alone.",
+       "logging.prometheus.port = 9400, or logging.prometheus.textfile with the exporter's folder."},
+      {"E211", "job", "The recipe does not say what a scheduler must know",
        "engine launch writes the file by which a scheduler runs a recipe. It needs to know how many devices "
        "a node has, "
        "and for Kubernetes the container's image, claims of volumes as CLAIM:/PATH, and what the network's "

@@ -608,6 +608,29 @@ Rows TrainingRows() {
           .Between(1, kMaxCount)
           .Unit("iterations")
           .Doc("Iterations between log lines; metrics.jsonl has every iteration."),
+      FIELD(logging.sinks)
+          .Words({"tensorboard", "wandb", "prometheus"})
+          .Doc("Where a run's numbers go beside metrics.jsonl: event files of TensorBoard in "
+               "RUN/tensorboard, an "
+               "offline file of Weights & Biases in RUN/wandb, Prometheus (docs/monitoring.md)."),
+      FIELD(logging.sink_interval)
+          .Between(1, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations between those that tensorboard and wandb get."),
+      FIELD(logging.wandb.project).Doc("Project of the run."),
+      FIELD(logging.wandb.entity).Doc("User or team of the project; empty: that of whoever uploads the run."),
+      FIELD(logging.wandb.name).Doc("Name of the run; empty: that of its folder."),
+      FIELD(logging.prometheus.port)
+          .Between(0, 65535)
+          .Doc("Port on which rank 0's process answers GET /metrics; 0: none."),
+      FIELD(logging.prometheus.address)
+          .Doc("Address of that host to listen on. Whoever reaches it can read the numbers: no one else by "
+               "default; 0.0.0.0: "
+               "everyone."),
+      FIELD(logging.prometheus.textfile)
+          .Pattern(R"(^(.*\.prom)?$)")
+          .Doc("File, *.prom, that is written for the textfile collector of Prometheus' node exporter; "
+               "empty: none."),
   };
 }
 
@@ -744,7 +767,9 @@ std::vector<TableDoc> MakeTables() {
       {"offload", "What waits in the host's memory, to save that of the device."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},
       {"evaluation", "When the validation loss is measured."},
-      {"logging", "Log lines."},
+      {"logging", "Log lines, and other programs that show the run's numbers."},
+      {"logging.wandb", "How Weights & Biases files the run."},
+      {"logging.prometheus", "Where Prometheus finds the run's numbers."},
       {"cluster", "The machines that the recipe is for."},
       {"launch", "What engine launch asks a scheduler for; training does not depend on it."},
       {"check", "What engine check passes over."},

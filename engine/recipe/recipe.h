@@ -3,10 +3,12 @@
 // JSON Schema in schemas/ and docs/recipe-reference.md all follow.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/diagnostic.h"
@@ -239,8 +241,26 @@ struct Evaluation {
   std::int64_t iterations = 10;  // global batches of one evaluation
 };
 
+struct Wandb {
+  std::string project = "engine";
+  std::string entity;  // empty: that of whoever uploads the run
+  std::string name;    // empty: that of the run's folder
+};
+
+struct Prometheus {
+  std::int64_t port = 0;  // 0: nothing is served
+  std::string address = "127.0.0.1";
+  std::string textfile;  // empty: none is written
+};
+
 struct Logging {
   std::int64_t interval = 1;
+  std::vector<std::string> sinks;  // beside metrics.jsonl: tensorboard | wandb | prometheus
+  std::int64_t sink_interval = 1;
+  Wandb wandb;
+  Prometheus prometheus;
+
+  bool Has(std::string_view sink) const { return std::find(sinks.begin(), sinks.end(), sink) != sinks.end(); }
 };
 
 struct Cluster {

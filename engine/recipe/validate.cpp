@@ -62,6 +62,7 @@ const std::vector<CodedRule>& AllRules() {
     add("E206", DataRules());
     add("E207", OptimizerRules());
     add("E209", StartRules());
+    add("E210", LoggingRules());
     return rules;
   }();
   return all;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/train/feed.h"
+#include "engine/train/records.h"
 
 namespace engine::train {
 
@@ -38,10 +39,11 @@ absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
     for (size_t m = 0; m < all.size(); ++m) all[m] += sums[0][m];
   }
   if (run.reporter == nullptr) return absl::OkStatus();
-  return run.reporter->Evaluation(
-      {.iteration = iteration,
-       .validation_loss = run.plan.Objective(all, batches * run.plan.global_batch),
-       .elapsed_ms = MillisecondsSince(start)});
+  run.reporter->Evaluation({.iteration = iteration,
+                            .validation_loss = run.plan.Objective(all, all_batches.count),
+                            .metrics = MetricsOf(run.plan, all, all_batches.count),
+                            .elapsed_ms = MillisecondsSince(start)});
+  return absl::OkStatus();
 }
 
 }  // namespace engine::train

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -11,30 +10,12 @@
 #include "engine/recipe/learning_rate.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/feed.h"
+#include "engine/train/hta_trace.h"
+#include "engine/train/records.h"
 #include "engine/train/save.h"
 
 namespace engine::train {
 namespace {
-
-// Nothing of a model whose one metric is the loss. Of counts the largest and the smallest, by their mean.
-std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan, const std::vector<double>& sums,
-                                                      std::int64_t samples) {
-  std::vector<std::pair<std::string, double>> metrics;
-  for (size_t m = 0; m < plan.metrics.size() && plan.metrics.size() > 1; ++m) {
-    const plan::PlanMetric& metric = plan.metrics[m];
-    const auto first = sums.begin() + metric.first;
-    if (metric.classes == 0) {
-      metrics.emplace_back(metric.name, plan.MeanOf(m, *first, samples));
-      continue;
-    }
-    const double mean =
-        std::accumulate(first, first + metric.classes, 0.0) / static_cast<double>(metric.classes);
-    const auto [least, most] = std::minmax_element(first, first + metric.classes);
-    metrics.emplace_back(metric.name + "_max", *most / mean);
-    metrics.emplace_back(metric.name + "_min", *least / mean);
-  }
-  return metrics;
-}
 
 // The iterations that the device works on.
 std::string IterationsText(std::int64_t first, std::int64_t last) {
@@ -108,12 +89,18 @@ absl::Status Iterations::FinishAll() {
 }
 
 absl::Status Iterations::WriteProfiles() const {
+  if (profile_.empty()) return absl::OkStatus();
+  const std::vector<predict::PlayedEvent> predicted = PredictedEvents(run_.plan, run_.recipe.cluster);
   for (const auto& [rank, iterations] : profile_) {
-    const absl::StatusOr<std::string> table =
+    absl::StatusOr<std::string> table =
         WriteProfile(run_.options.out, run_.plan, rank, iterations, run_.recipe.cluster);
+    if (const absl::Status written = WriteHtaTrace(run_.options.out, run_.plan, rank, iterations, predicted);
+        table.ok() && !written.ok()) {
+      table = written;
+    }
     if (rank == 0) {
       RETURN_IF_ERROR(table.status());
-      run_.Say(*table + "written to profile.txt and trace.json in " + run_.options.out);
+      run_.Say(*table + "written to profile.txt, trace.json and traces/ in " + run_.options.out);
     } else if (!table.ok()) {  // its host may not have the folder
       Print(stderr, "note: {}\n", Message(table.status()));
     }
@@ -146,7 +133,7 @@ absl::Status Iterations::Finish() {
   position_.schedule_samples += (result.steps - position_.optimizer_steps) * started.global_batch;
   position_.optimizer_steps = result.steps;
   if (report.nan) {
-    if (run_.reporter != nullptr) RETURN_IF_ERROR(run_.reporter->Iteration(report));
+    if (run_.reporter != nullptr) run_.reporter->Iteration(report);
     return absl::DataLossError(fmt::format(
         "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
         "[optimizer] learning_rate or a longer warm-up may help",

@@ -1,16 +1,17 @@
-// What a run tells: log lines for people (fields of Megatron-LM's training log, with its meanings),
-// metrics.jsonl for programs (docs/metrics.md has every key of both), notes on standard error.
+// What a run tells: log lines for people (fields of Megatron-LM's training log, with its meanings), records for the sinks
+// of programs (metrics/sink.h; docs/metrics.md has every key of both), notes on standard error.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
-#include <nlohmann/json_fwd.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/status.h"
+#include "engine/metrics/sinks.h"
 
 namespace engine::train {
 
@@ -54,33 +55,40 @@ bool IsLogged(std::int64_t iteration, std::int64_t iterations, std::int64_t inte
 
 struct EvaluationReport {
   std::int64_t iteration = 0;
-  double validation_loss = 0;  // nats per token
+  double validation_loss = 0;                                // nats per token
+  std::vector<std::pair<std::string, double>> metrics = {};  // as of IterationReport
   double elapsed_ms = 0;
 };
 
 struct SaveReport {
   std::int64_t iteration = 0;
-  double elapsed_ms = 0;
+  double elapsed_ms = 0;  // until the checkpoint was whole on disk
+  double stall_ms = 0;    // for which training stood still
 };
 
 class Reporter {
  public:
-  // Appends to DIR/metrics.jsonl. Of a run that is resumed after `iteration`, later lines are cut off first,
-  // as those iterations will run again, and so is what a killed run wrote by half. The file stays the same
-  // one, so that a program that follows it goes on.
-  static absl::StatusOr<Reporter> Open(const std::string& folder, std::int64_t iteration,
-                                       std::int64_t log_interval, const RunFacts& facts);
-  Reporter(Reporter&& other) noexcept;
-  Reporter& operator=(Reporter&&) = delete;
+  // DIR/metrics.jsonl is the first sink (metrics/jsonl.h); the run goes on after `iteration`.
+  static absl::StatusOr<std::unique_ptr<Reporter>> Open(const std::string& folder, std::int64_t iteration,
+                                                        std::int64_t log_interval, const RunFacts& facts);
+  Reporter(const Reporter&) = delete;
+  Reporter& operator=(const Reporter&) = delete;
   ~Reporter();
 
-  absl::Status Iteration(const IterationReport& report);
-  absl::Status Evaluation(const EvaluationReport& report);
-  absl::Status Saved(const SaveReport& report);
+  // One more sink, which gets each `interval`-th iteration.
+  void Add(std::unique_ptr<metrics::Sink> sink, std::int64_t interval);
+
+  void Iteration(const IterationReport& report);
+  void Evaluation(const EvaluationReport& report);
+  void Saved(const SaveReport& report);
+  // Nothing is told after it. `succeeded`: the run has finished, or was stopped and saved.
+  void Close(bool succeeded);
   // A line between the others, without spoiling the progress bar.
   void Line(const std::string& text);
   // The same on standard error, "note: " before it.
   void Note(const std::string& text);
+  // The same, "warning: " before it.
+  void Warn(const std::string& text);
 
  private:
   // Iterations since the last line of the log.
@@ -93,17 +101,16 @@ class Reporter {
     double loss = 0;     // sum over those that are neither
   };
 
-  Reporter() = default;
-  absl::Status Append(const nlohmann::ordered_json& json);
+  Reporter(std::int64_t log_interval, const RunFacts& facts);
   void Log(const IterationReport& report);
   void Progress(const IterationReport& report);
   void ClearProgress();
 
-  std::FILE* metrics_ = nullptr;
-  std::string path_;
+  metrics::Sinks sinks_;
   std::int64_t log_interval_ = 1;
   RunFacts facts_;
   Interval interval_;
+  std::int64_t consumed_samples_ = 0;  // after the last iteration that was told
   bool terminal_ = false;
   bool bar_shown_ = false;
 };

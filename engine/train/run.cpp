@@ -15,6 +15,7 @@
 #include "engine/train/resume.h"
 #include "engine/train/run_context.h"
 #include "engine/train/run_lock.h"
+#include "engine/train/run_sinks.h"
 #include "engine/train/save.h"
 #include "engine/train/setup.h"
 #include "engine/train/start.h"
@@ -116,15 +117,22 @@ class Training {
     ASSIGN_OR_RETURN(const Position position, LoadState(run_, resume, start));
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
     Iterations iterations(run_, stop_, position);
+    const recipe::Logging& logging = run_.recipe.logging;
+    std::vector<std::string> hosts;
+    if (!logging.sinks.empty()) {
+      ASSIGN_OR_RETURN(hosts, HostsOf(run_));
+    }
     if (!run_.Leads()) return Loop(iterations);
-    ASSIGN_OR_RETURN(Reporter reporter, Reporter::Open(run_.options.out, position.iteration,
-                                                       run_.recipe.logging.interval, FactsOf(run_)));
-    run_.reporter = &reporter;
+    ASSIGN_OR_RETURN(const std::unique_ptr<Reporter> reporter,
+                     Reporter::Open(run_.options.out, position.iteration, logging.interval, FactsOf(run_)));
+    run_.reporter = reporter.get();
+    AddSinks(logging, run_.options.out, DescriptionOf(run_, position, hosts), *reporter);
     Announce(run_, resume, start);
-    reporter.Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
-                              weights_ms / 1e3));
+    reporter->Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
+                               weights_ms / 1e3));
     RETURN_IF_ERROR(retention_.Prune());  // where the run before was killed after its last save
     absl::Status status = Loop(iterations);
+    reporter->Close(status.ok());
     run_.reporter = nullptr;
     return status;
   }

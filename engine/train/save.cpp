@@ -50,11 +50,13 @@ absl::Status Save(const RunContext& run, const Position& position, checkpoint::R
   const auto start = Clock::now();
   RETURN_IF_ERROR(state::SaveCheckpoint(run.plan, root, metadata, *run.ranks, run.processes));
   if (!run.Leads()) return absl::OkStatus();
-  RETURN_IF_ERROR(
-      run.reporter->Saved({.iteration = position.iteration, .elapsed_ms = MillisecondsSince(start)}));
+  SaveReport report{.iteration = position.iteration, .elapsed_ms = MillisecondsSince(start)};
   run.reporter->Line(fmt::format("saved checkpoint of iteration {} to {}", position.iteration, root));
   retention.Saved(position.iteration);
-  return retention.Prune();
+  const absl::Status pruned = retention.Prune();
+  report.stall_ms = MillisecondsSince(start);
+  run.reporter->Saved(report);
+  return pruned;
 }
 
 }  // namespace engine::train

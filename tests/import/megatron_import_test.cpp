@@ -308,18 +308,31 @@ TEST_CASE("megatron: filling in the middle") {
 }
 
 TEST_CASE("megatron: flags without a counterpart become comments, by reason") {
-  const MegatronImport import = Import(Script({{"--tensorboard-dir", "$LOGS"},
-                                               {"--wandb-project", "p"},
-                                               {"--num-workers", "8"},
-                                               {"--save-interval", "5"}}));
+  const MegatronImport import = Import(Script(
+      {{"--log-progress", ""}, {"--log-throughput", ""}, {"--num-workers", "8"}, {"--save-interval", "5"}}));
   REQUIRE(import.ok());
-  CHECK(import.recipe.find(
-            "# Flags without a key of their own:\n"
-            "# --num-workers: samples are read from the mapped files, ahead of time; there are no "
-            "loader processes\n"
-            "# --save-interval: no effect without --save\n"
-            "# --tensorboard-dir, --wandb-project: every run writes metrics.jsonl in its folder, and "
-            "log lines\n") != std::string::npos);
+  CHECK(
+      import.recipe.find(
+          "# Flags without a key of their own:\n"
+          "# --log-progress, --log-throughput: every run writes metrics.jsonl in its folder, and log lines\n"
+          "# --num-workers: samples are read from the mapped files, ahead of time; there are no "
+          "loader processes\n"
+          "# --save-interval: no effect without --save\n") != std::string::npos);
+}
+
+TEST_CASE("megatron: where TensorBoard and Weights & Biases get numbers") {
+  const std::vector<std::string> keys = {"logging.sinks", "logging.sink_interval", "logging.wandb.project",
+                                         "logging.wandb.entity", "logging.wandb.name"};
+  CHECK(Values({}, keys) == "[] 1 \"engine\" \"\" \"\"");
+  CHECK(Values({{"--tensorboard-dir", "$LOGS"}, {"--tensorboard-log-interval", "5"}}, keys) ==
+        "[\"tensorboard\"] 5 \"engine\" \"\" \"\"");
+  CHECK(Values({{"--tensorboard-dir", "x"},
+                {"--wandb-project", "p"},
+                {"--wandb-entity", "e"},
+                {"--wandb-exp-name", "n"},
+                {"--wandb-save-dir", "d"}},
+               keys) == "[\"tensorboard\", \"wandb\"] 1 \"p\" \"e\" \"n\"");
+  CHECK(Values({{"--wandb-project", "''"}}, keys) == "[] 1 \"engine\" \"\" \"\"");
 }
 
 TEST_CASE("megatron: flags that would be missed are warnings, and the last line counts") {
@@ -328,8 +341,7 @@ TEST_CASE("megatron: flags that would be missed are warnings, and the last line 
     return Messages(result.diagnostics) + result.summary;
   };
   CHECK(import({}) == "10 flags: 10 imported");
-  CHECK(import({{"--num-workers", "8"}, {"--wandb-project", "p"}}) ==
-        "12 flags: 10 imported, 2 without a key");
+  CHECK(import({{"--num-workers", "8"}, {"--log-progress", ""}}) == "12 flags: 10 imported, 2 without a key");
   CHECK(import({{"--exit-interval", "50"}, {"--num-workers", "8"}}) ==
         "3:3: warning: --exit-interval has no key: a run ends when it is as long as the recipe says, or at a "
         "signal, "

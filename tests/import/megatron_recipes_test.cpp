@@ -91,6 +91,8 @@ const KeyValues kGpt2Large = kMegatron + KeyValues{
                                              {"precision.compute", "\"fp16\""},
                                              {"checkpoint.interval", "10000"},
                                              {"evaluation.interval", "1000"},
+                                             {"logging.sinks", "[\"tensorboard\", \"wandb\"]"},
+                                             {"logging.wandb.project", "\"gpt2-large\""},
                                              {"cluster.name", "\"h200-x2\""},
                                              {"cluster.nodes", "1"},
                                              {"cluster.devices_per_node", "2"},
@@ -162,6 +164,7 @@ TEST_CASE("megatron: 2.7B on a node, tp 4 · pp 2 on four, 70B under SLURM") {
                                              {"training.global_batch", "32"},
                                              {"training.micro_batch", "4"},
                                              {"checkpoint.interval", "1000"},
+                                             {"logging.sinks", "[\"tensorboard\"]"},
                                              {"logging.interval", "10"},
                                              {"cluster.nodes", "1"}});
   CheckValues("gpt-pipeline-tp4pp2",
@@ -179,6 +182,8 @@ TEST_CASE("megatron: 2.7B on a node, tp 4 · pp 2 on four, 70B under SLURM") {
                                  {"training.global_batch", "256"},
                                  {"training.micro_batch", "2"},
                                  {"checkpoint.interval", "1000"},
+                                 {"logging.sinks", "[\"tensorboard\", \"wandb\"]"},
+                                 {"logging.wandb.project", "\"gpt-13b-arxiv\""},
                                  {"logging.interval", "10"},
                                  {"cluster.nodes", "4"}});
   CheckValues("gpt-70b-slurm",
@@ -198,6 +203,8 @@ TEST_CASE("megatron: 2.7B on a node, tp 4 · pp 2 on four, 70B under SLURM") {
                                  {"training.global_batch", "128"},
                                  {"training.micro_batch", "1"},
                                  {"checkpoint.interval", "500"},
+                                 {"logging.sinks", "[\"tensorboard\", \"wandb\"]"},
+                                 {"logging.wandb.project", "\"gpt-70b-training\""},
                                  {"logging.interval", "1"},
                                  {"cluster.nodes", "16"}});
   CHECK(Loaded("gpt-2.7b").world_size() == 8);
@@ -227,6 +234,7 @@ TEST_CASE("megatron: GPT-3 with tp 8 · pp 16, and on HyperPod") {
                                                      {"training.global_batch", "1536"},
                                                      {"training.iterations", "500000"},
                                                      {"checkpoint.interval", "10000"},
+                                                     {"logging.sinks", "[\"tensorboard\"]"},
                                                      {"logging.interval", "100"},
                                                      {"cluster.nodes", "32"}});
   CHECK(Loaded("gpt3-175b-tp8pp16").world_size() == 256);

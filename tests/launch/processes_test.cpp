@@ -157,7 +157,8 @@ TEST_CASE("each rank of a run writes its profile, and one that cannot ends no ru
     const std::string out = tiny.out + (how.empty() ? "_threads" : "_processes");
     const ProgramResult profiled = RunProgram(run + out);
     REQUIRE_MESSAGE(profiled.exit_code == 0, profiled.output);
-    for (const char* name : {"profile.txt", "trace.json", "profile-1.txt", "trace-1.json"})
+    for (const char* name : {"profile.txt", "trace.json", "profile-1.txt", "trace-1.json",
+                             "traces/rank-0.json", "traces/rank-1.json"})
       CHECK_MESSAGE(std::filesystem::file_size(out + "/" + name) > 0, name);
     CHECK(!std::filesystem::exists(out + "/profile-2.txt"));
     CHECK(Contains(data::ReadFile(out + "/trace-1.json"), "measured, rank 1, stage 0"));

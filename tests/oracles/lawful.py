@@ -80,7 +80,11 @@ KEYS = {
     "checkpoint": {"interval": whole(0, COUNT), "keep": whole(0, 10**6)},
     "lora": {"rank": whole(0, 2**16), "alpha": real(0, INF, above=True), "targets": ("list", TEXT)},
     "evaluation": {"interval": whole(0, COUNT), "iterations": whole(1, SIZE)},
-    "logging": {"interval": whole(1, COUNT)},
+    "logging": {
+        "interval": whole(1, COUNT), "sinks": ("list", word("tensorboard", "wandb", "prometheus")),
+        "sink_interval": whole(1, COUNT)},
+    "logging.wandb": {"project": TEXT, "entity": TEXT, "name": TEXT},
+    "logging.prometheus": {"port": whole(0, 65535), "address": TEXT, "textfile": TEXT},
     "cluster": {
         "name": TEXT, "device": word("cpu", "a100", "h100", "h200", "b200"), "nodes": whole(0, DEGREE),
         "devices_per_node": whole(0, DEGREE), "memory_bytes": BYTES, "reserved_bytes": BYTES,
@@ -107,6 +111,7 @@ DEFAULTS = {
     "schedule.decay_samples": 0, "schedule.wsd_decay_iterations": 0, "schedule.wsd_decay_samples": 0,
     "training.iterations": 0, "training.samples": 0, "training.rampup.start": 0, "training.rampup.increment": 0,
     "training.rampup.samples": 0, "precision.compute": "fp32", "precision.gradient_dtype": "fp32",
+    "logging.sinks": [], "logging.prometheus.port": 0, "logging.prometheus.textfile": "",
     "precision.master_dtype": "fp32", "precision.fp8_head": False, "recompute.granularity": "none",
     "recompute.modules": ["attention"], "training.upcycle": False, "evaluation.interval": 0, "cluster.device": "cpu",
     "cluster.nodes": 0, "cluster.devices_per_node": 0, "cluster.memory_bytes": 0, "cluster.reserved_bytes": 0,
@@ -423,6 +428,14 @@ def of_data(r):
         yield "a vocabulary without the bytes"
 
 
+def of_logging(r):
+    textfile = r("logging.prometheus.textfile")
+    if "prometheus" in r("logging.sinks") and not r("logging.prometheus.port") and not textfile:
+        yield "prometheus without a port and a textfile"
+    if textfile and not textfile.endswith(".prom"):
+        yield "a textfile that the node exporter does not read"
+
+
 def of_memory(r):
     """Weights alone, evenly over all ranks that could share them: more than that no layout saves."""
     room = r("cluster.memory_bytes") - r("cluster.reserved_bytes")
@@ -435,7 +448,7 @@ def of_memory(r):
         yield "the weights alone do not fit"
 
 
-RULES = [of_model, of_size, of_layout, of_pipeline, of_batch, of_schedule, of_optimizer, of_precision, of_data, of_memory]
+RULES = [of_model, of_size, of_layout, of_pipeline, of_batch, of_schedule, of_optimizer, of_precision, of_data, of_logging, of_memory]
 
 
 def merge(under, over):

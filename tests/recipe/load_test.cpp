@@ -201,4 +201,20 @@ TEST_CASE("random tokens: no paths, and a note of what a recipe says of files") 
   CHECK(printed.diagnostics.empty());
 }
 
+TEST_CASE("keys of a sink that is not named are noted, and none of one that is") {
+  const LoadResult unused = LoadBase({"logging.wandb.name=x", "logging.prometheus.port=9400"});
+  CHECK(unused.ok());
+  REQUIRE(unused.diagnostics.size() == 2);
+  CHECK(Format(unused.diagnostics[0])
+            .starts_with("--set:1:20: note: logging.wandb.name is not used: logging.sinks does not name "
+                         "\"wandb\"\n"));
+  CHECK(Format(unused.diagnostics[1])
+            .starts_with("--set:2:25: note: logging.prometheus.port is not used: logging.sinks does not name "
+                         "\"prometheus\"\n"));
+  const LoadResult used = LoadBase(
+      {"logging.wandb.name=x", "logging.prometheus.port=9400", "logging.sinks=[\"wandb\", \"prometheus\"]"});
+  CHECK(used.ok());
+  CHECK(used.diagnostics.empty());
+}
+
 }  // namespace engine::recipe

@@ -32,9 +32,10 @@ constexpr RunFacts kFacts = {.arenas_bytes = 8192,
                              .peak_flops = 1e12,
                              .gpus = true};
 
-Reporter MustOpen(const TempDir& folder, std::int64_t iteration, std::int64_t interval = 1000,
-                  const RunFacts& facts = kFacts) {
-  absl::StatusOr<Reporter> reporter = Reporter::Open(folder.path(), iteration, interval, facts);
+std::unique_ptr<Reporter> MustOpen(const TempDir& folder, std::int64_t iteration,
+                                   std::int64_t interval = 1000, const RunFacts& facts = kFacts) {
+  absl::StatusOr<std::unique_ptr<Reporter>> reporter =
+      Reporter::Open(folder.path(), iteration, interval, facts);
   REQUIRE_MESSAGE(reporter.ok(), Message(reporter.status()));
   return *std::move(reporter);
 }
@@ -45,33 +46,66 @@ std::vector<std::int64_t> Iterations(const TempDir& folder) {
   return iterations;
 }
 
+// What a sink was given.
+class GivenRecords : public metrics::Sink {
+ public:
+  explicit GivenRecords(std::vector<metrics::Record>* records) : records_(records) {}
+  absl::Status Write(const metrics::Record& record) override {
+    records_->push_back(record);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<metrics::Record>* records_;
+};
+
 }  // namespace
+
+TEST_CASE("evaluations and checkpoints lie where their iteration ended, over samples too") {
+  const TempDir folder;
+  std::vector<metrics::Record> records;
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
+  reporter->Add(std::make_unique<GivenRecords>(&records), 2);
+  for (int i = 1; i <= 3; ++i) reporter->Iteration(Line(i));
+  Caught log(stdout);
+  reporter->Evaluation(
+      {.iteration = 3, .validation_loss = 0.1, .metrics = {{"balance", 0.5}}, .elapsed_ms = 3});
+  log.End();
+  reporter->Saved({.iteration = 3, .elapsed_ms = 1500, .stall_ms = 1750});
+  REQUIRE(records.size() == 3);
+  CHECK((records[0].iteration == 2 && records[0].consumed_samples == 16));
+  CHECK((records[1].iteration == 3 && records[1].consumed_samples == 24));
+  CHECK((records[2].iteration == 3 && records[2].consumed_samples == 24));
+  CHECK(Metrics(folder.path())[3]["metrics"]["balance"] == 0.5);
+}
 
 TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the run goes on") {
   const TempDir folder;
-  Reporter reporter = MustOpen(folder, 0);
-  REQUIRE(reporter.Iteration(Line(2)).ok());
-  REQUIRE(reporter.Evaluation({.iteration = 2, .validation_loss = 0.1, .elapsed_ms = 3}).ok());
-  REQUIRE(reporter.Saved({.iteration = 2, .elapsed_ms = 1500}).ok());
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
+  reporter->Iteration(Line(2));
+  reporter->Evaluation({.iteration = 2, .validation_loss = 0.1, .elapsed_ms = 3});
+  reporter->Saved({.iteration = 2, .elapsed_ms = 1500, .stall_ms = 1750});
   const std::string text =
       std::regex_replace(data::ReadFile(folder / "metrics.jsonl"), std::regex("\"20[^\"]*Z\""), "\"TIME\"");
   CHECK(text ==
-        "{\"iteration\":2,\"loss\":0.3333333333333333,\"grad_norm\":2.5,\"learning_rate\":0.0001,"
-        "\"loss_scale\":1.0,\"global_batch\":8,\"consumed_samples\":16,\"skipped_iterations\":0,\"nan_"
+        "{\"iteration\":2,\"timestamp\":\"TIME\",\"loss\":0.3333333333333333,\"grad_norm\":2.5,\"learning_"
+        "rate\":0.0001,"
+        "\"loss_scale\":1.0,\"global_batch\":8,\"consumed_samples\":16,\"consumed_tokens\":128,\"skipped_"
+        "iterations\":0,\"nan_"
         "iterations\":0,"
-        "\"elapsed_ms\":12.5,\"data_wait_ms\":0.0,\"timestamp\":\"TIME\",\"tokens_per_second\":5120.0,"
+        "\"elapsed_ms\":12.5,\"data_wait_ms\":0.0,\"tokens_per_second\":5120.0,"
         "\"tflops_per_device\":0.16,"
         "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null}\n"
-        "{\"iteration\":2,\"validation_loss\":0.1,\"elapsed_ms\":3.0,\"timestamp\":\"TIME\"}\n"
-        "{\"iteration\":2,\"save_seconds\":1.5,\"timestamp\":\"TIME\"}\n");
+        "{\"iteration\":2,\"timestamp\":\"TIME\",\"validation_loss\":0.1,\"elapsed_ms\":3.0}\n"
+        "{\"iteration\":2,\"timestamp\":\"TIME\",\"save_seconds\":1.5,\"stall_seconds\":1.75}\n");
 }
 
 TEST_CASE("metrics.jsonl: each metric by its name, of a model with several") {
   const TempDir folder;
-  Reporter reporter = MustOpen(folder, 0);
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
   IterationReport line = Line(1);
   line.metrics = {{"loss", 2.5}, {"balance", 0.125}};
-  REQUIRE(reporter.Iteration(line).ok());
+  reporter->Iteration(line);
   const nlohmann::json found = Metrics(folder.path()).at(0)["metrics"];
   CHECK(found == nlohmann::json{{"loss", 2.5}, {"balance", 0.125}});
 }
@@ -80,14 +114,14 @@ TEST_CASE("metrics.jsonl: null for what is not known or no number, and every lin
   const TempDir folder;
   RunFacts facts = kFacts;
   facts.peak_flops = 0;
-  Reporter reporter = MustOpen(folder, 0, 1000, facts);
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0, 1000, facts);
   IterationReport line = Line(2);
   line.elapsed_ms = 0;  // by a clock that is too coarse
   line.loss = std::nan("");
   line.nan = true;
   line.device_bytes = 123;
   Caught log(stdout);
-  REQUIRE(reporter.Iteration(line).ok());
+  reporter->Iteration(line);
   CHECK(Contains(log.End(), "| number of nan iterations:   1 |"));
   const nlohmann::json written = Metrics(folder.path()).at(0);
   for (const char* key : {"loss", "tokens_per_second", "tflops_per_device", "mfu"})
@@ -98,10 +132,10 @@ TEST_CASE("metrics.jsonl: null for what is not known or no number, and every lin
 
 TEST_CASE("metrics.jsonl: the ranks' times of an iteration that is logged") {
   const TempDir folder;
-  Reporter reporter = MustOpen(folder, 0);
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
   IterationReport line = Line(1);
   line.rank_busy_ms = {11.5, 12.25};
-  REQUIRE(reporter.Iteration(line).ok());
+  reporter->Iteration(line);
   CHECK(data::ReadFile(folder / "metrics.jsonl").ends_with("\"rank_busy_ms\":[11.5,12.25]}\n"));
 }
 
@@ -116,7 +150,7 @@ TEST_CASE("the log has the first and the last iteration, and those of the interv
 TEST_CASE("the log has Megatron-LM's means over the interval, and its last values") {
   const TempDir folder;
   Caught caught(stdout);
-  Reporter reporter = MustOpen(folder, 0, 4);
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0, 4);
   // Iteration i takes 10·i ms and has loss i; the third is skipped.
   for (std::int64_t i = 1; i <= 4; ++i) {
     IterationReport line = Line(i);
@@ -127,12 +161,12 @@ TEST_CASE("the log has Megatron-LM's means over the interval, and its last value
     line.loss_scale = i < 3 ? 4 : 2;
     line.skipped = i == 3;
     line.skipped_iterations = i >= 3 ? 1 : 0;
-    REQUIRE(reporter.Iteration(line).ok());
+    reporter->Iteration(line);
   }
   IterationReport skipped = Line(8);
   skipped.skipped = true;
   skipped.skipped_iterations = 2;
-  REQUIRE(reporter.Iteration(skipped).ok());
+  reporter->Iteration(skipped);
   std::istringstream log(caught.End());
   std::string lines[3];
   for (std::string& line : lines) REQUIRE(std::getline(log, line));
@@ -155,10 +189,10 @@ TEST_CASE("the log has Megatron-LM's means over the interval, and its last value
 
 TEST_CASE("the log's perplexity is e to the loss, whatever it is") {
   const TempDir folder;
-  Reporter reporter = MustOpen(folder, 0);
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
   Caught caught(stdout);
   for (const double loss : {1.0, 25.0, 556.05, 800.0}) {
-    REQUIRE(reporter.Evaluation({.iteration = 1, .validation_loss = loss, .elapsed_ms = 1}).ok());
+    reporter->Evaluation({.iteration = 1, .validation_loss = loss, .elapsed_ms = 1});
   }
   const std::string log = caught.End();
   CHECK(Contains(log, "lm loss value: 1.000000E+00 | lm loss PPL: 2.718282E+00 |"));
@@ -169,11 +203,11 @@ TEST_CASE("the log's perplexity is e to the loss, whatever it is") {
 
 TEST_CASE("notes go to standard error") {
   const TempDir folder;
-  Reporter reporter = MustOpen(folder, 0);
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
   Caught output(stdout);
   Caught notes(stderr);
-  reporter.Line("a line");
-  reporter.Note("a reader's business");
+  reporter->Line("a line");
+  reporter->Note("a reader's business");
   CHECK(notes.End() == "note: a reader's business\n");
   CHECK(output.End() == "a line\n");
 }
@@ -182,14 +216,14 @@ TEST_CASE("a resumed run's metrics stay the same file, whose beginning is never 
   const TempDir folder;
   const std::string path = folder / "metrics.jsonl";
   {
-    Reporter reporter = MustOpen(folder, 0);
-    for (int i = 2; i <= 5; ++i) REQUIRE(reporter.Iteration(Line(i)).ok());
+    const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
+    for (int i = 2; i <= 5; ++i) reporter->Iteration(Line(i));
   }
   struct stat before = {};
   REQUIRE(::stat(path.c_str(), &before) == 0);
   const std::string text = data::ReadFile(path);
   std::ifstream follower(path);  // as `tail -f` holds it
-  { const Reporter reporter = MustOpen(folder, 3); }
+  { const std::unique_ptr<Reporter> reporter = MustOpen(folder, 3); }
   struct stat after = {};
   REQUIRE(::stat(path.c_str(), &after) == 0);
   CHECK(after.st_ino == before.st_ino);
@@ -197,14 +231,14 @@ TEST_CASE("a resumed run's metrics stay the same file, whose beginning is never 
   CHECK(text.starts_with(kept));
   CHECK(std::string(std::istreambuf_iterator<char>(follower), {}) == kept);
   // Nothing to cut off: not touched, so that a full disk or a reader has nothing to suffer from.
-  { const Reporter reporter = MustOpen(folder, 3); }
+  { const std::unique_ptr<Reporter> reporter = MustOpen(folder, 3); }
   CHECK(data::ReadFile(path) == kept);
 
   // Killed between the last byte of a line and its end.
   data::WriteFile(path, kept.substr(0, kept.size() - 1));
   {
-    Reporter reporter = MustOpen(folder, 3);
-    REQUIRE(reporter.Iteration(Line(4)).ok());
+    const std::unique_ptr<Reporter> reporter = MustOpen(folder, 3);
+    reporter->Iteration(Line(4));
   }
   CHECK((Iterations(folder) == std::vector<std::int64_t>{2, 3, 4}));
 }
@@ -212,29 +246,30 @@ TEST_CASE("a resumed run's metrics stay the same file, whose beginning is never 
 TEST_CASE("lines after the iteration that is resumed are cut off, and so is what no program can read") {
   const TempDir folder;
   {
-    Reporter reporter = MustOpen(folder, 0);
-    for (int i = 2; i <= 5; ++i) REQUIRE(reporter.Iteration(Line(i)).ok());
-    REQUIRE(reporter.Evaluation({.iteration = 5, .validation_loss = 0.1, .elapsed_ms = 3}).ok());
+    const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
+    for (int i = 2; i <= 5; ++i) reporter->Iteration(Line(i));
+    reporter->Evaluation({.iteration = 5, .validation_loss = 0.1, .elapsed_ms = 3});
   }
   std::ofstream(folder / "metrics.jsonl", std::ios::app) << "{\"iteration\":6,\"lo";  // killed while it wrote
   {
-    Reporter reporter = MustOpen(folder, 4);
+    const std::unique_ptr<Reporter> reporter = MustOpen(folder, 4);
     CHECK((Iterations(folder) == std::vector<std::int64_t>{2, 3, 4}));
-    REQUIRE(reporter.Iteration(Line(5)).ok());
+    reporter->Iteration(Line(5));
   }
   CHECK((Iterations(folder) == std::vector<std::int64_t>{2, 3, 4, 5}));
   // What is no line of ours goes from the end, where a machine that lost its power leaves it; before a line
   // of ours it stays.
   const std::string before = "[1]\n{\"iteration\":\"x\"}\n\n{\"iteration\":1}\n";
   data::WriteFile(folder / "metrics.jsonl", before + "\xFF\n" + std::string(100, '\0'));
-  const Reporter reporter = MustOpen(folder, 9);
+  const std::unique_ptr<Reporter> reporter = MustOpen(folder, 9);
   CHECK(data::ReadFile(folder / "metrics.jsonl") == before);
 }
 
 TEST_CASE("a folder that is not there is an error with the file's name") {
-  const absl::StatusOr<Reporter> reporter = Reporter::Open("/nonexistent/folder", 0, 1, kFacts);
+  const absl::StatusOr<std::unique_ptr<Reporter>> reporter =
+      Reporter::Open("/nonexistent/folder", 0, 1, kFacts);
   CHECK(Message(reporter.status()) ==
-        "/nonexistent/folder/metrics.jsonl: cannot open: No such file or directory");
+        "cannot open /nonexistent/folder/metrics.jsonl: No such file or directory");
 }
 
 }  // namespace engine::train::testing

@@ -91,7 +91,8 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
       CHECK(line["iteration"] == 2 * saved);
       CHECK(line["iteration"] == iteration);
       CHECK(line["save_seconds"].get<double>() > 0);
-      CHECK(line.size() == 3);
+      CHECK(line["stall_seconds"] >= line["save_seconds"]);
+      CHECK(line.size() == 4);
       continue;
     }
     if (line.contains("validation_loss")) {
@@ -122,7 +123,8 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
     const bool logged = iteration == 1 || iteration == 6;
     CHECK(line.contains("rank_busy_ms") == logged);
     if (logged) CHECK(line["rank_busy_ms"].size() == 2);
-    CHECK(line.size() == (logged ? 18 : 17));
+    CHECK(line["consumed_tokens"] == 8 * 16 * iteration);
+    CHECK(line.size() == (logged ? 19 : 18));
   }
   CHECK(iteration == 6);
   CHECK(saved == 3);

@@ -1,7 +1,5 @@
 #include "engine/backend/cuda/launch/cuda_backend.h"
 
-#include <nvtx3/nvToolsExt.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -12,6 +10,7 @@
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/kernels/time.h"
 #include "engine/backend/cuda/kernels/write.h"
+#include "engine/backend/cuda/launch/nvtx_range.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/base/parallel.h"
@@ -23,19 +22,19 @@ namespace {
 class CudaLaunch final : public Launch {
  public:
   CudaLaunch(Enqueue enqueue, cudaStream_t stream, const plan::Instruction& instruction)
-      : enqueue_(std::move(enqueue)), stream_(stream), instruction_(instruction) {}
+      : enqueue_(std::move(enqueue)),
+        stream_(stream),
+        label_(instruction.name, std::string(instruction.kernel())) {}
 
   absl::Status Run(const KernelContext& context) override {
-    nvtxRangePushA(instruction_.name.c_str());
-    absl::Status status = enqueue_(stream_, context);
-    nvtxRangePop();
-    return status;
+    const NvtxRange range(label_);
+    return enqueue_(stream_, context);
   }
 
  private:
   Enqueue enqueue_;
   cudaStream_t stream_;
-  const plan::Instruction& instruction_;
+  const NvtxLabel label_;
 };
 
 class HostCopyLaunch final : public Launch {

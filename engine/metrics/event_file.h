@@ -1,0 +1,38 @@
+// Event files of TensorBoard, byte by byte: records in TFRecord's framing, each a protobuf `Event`
+// (tensorflow/core/util/event.proto, summary.proto; tensorboard/plugins/hparams/api.proto).
+//
+//   record = length (u64) · masked CRC-32C of those 8 bytes · data · masked CRC-32C of the data    (little-endian)
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/metrics/sink.h"
+
+namespace engine::metrics {
+
+// CRC-32C (Castagnoli) rotated right by 15 bits, plus a constant, so that a checksum of data with checksums is none of them.
+std::uint32_t MaskedCrc32c(std::string_view data);
+std::string TfRecord(std::string_view data);
+
+// Each returns a whole record. `wall`: Unix time in seconds; `step`: the position on the curve's axis.
+
+// The first record of every file.
+std::string VersionEvent(double wall);
+// A reader that goes through the files of a run in order discards all of earlier files from `step` on.
+std::string SessionStartEvent(double wall, std::int64_t step);
+std::string ScalarsEvent(double wall, std::int64_t step,
+                         std::span<const std::pair<std::string, double>> values);
+// `markdown` as the plugin "text" shows it.
+std::string TextEvent(double wall, std::int64_t step, const std::string& tag, const std::string& markdown);
+// The three parts of a run in the table of hyper-parameters: what the table has, what this run's settings are, how it ended.
+std::string ExperimentEvent(double wall, std::span<const std::pair<std::string, Setting>> settings,
+                            std::span<const std::string> metric_tags);
+std::string HyperParametersEvent(double wall, std::span<const std::pair<std::string, Setting>> settings);
+std::string SessionEndEvent(double wall, bool succeeded);
+
+}  // namespace engine::metrics

@@ -1,0 +1,28 @@
+#include "engine/metrics/prometheus_textfile.h"
+
+#include "engine/base/file_io.h"
+
+namespace engine::metrics {
+
+absl::Status PrometheusTextfile::Write(const Record& record) {
+  metrics_.Take(record);
+  const auto now = std::chrono::steady_clock::now();
+  if (now < due_) return absl::OkStatus();
+  due_ = now + std::chrono::seconds(1);
+  return WriteText();
+}
+
+absl::Status PrometheusTextfile::Close(bool /*succeeded*/) { return WriteText(); }
+
+// It is not synced: after a crash of the machine nobody asks for it, and a sync may take long.
+absl::Status PrometheusTextfile::WriteText() {
+  const std::string temporary = path_ + ".new";
+  const std::string text = metrics_.Text();
+  {
+    ASSIGN_OR_RETURN(const File file, CreateFile(temporary));
+    RETURN_IF_ERROR(file.WriteAt(text.data(), static_cast<std::int64_t>(text.size()), 0));
+  }
+  return Rename(temporary, path_);
+}
+
+}  // namespace engine::metrics

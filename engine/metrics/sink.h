@@ -1,0 +1,70 @@
+// Where a run's numbers go.
+//
+// A run tells of iterations, evaluations and checkpoints. Each of them is a Record: values of the quantities of
+// quantities.h. The training loop makes it once and gives it to Sinks (sinks.h), which passes it to every Sink. A sink
+// is one form of output and one file here:
+//
+//   jsonl.h                 metrics.jsonl, which every run has
+//   tensorboard.h           event files of TensorBoard
+//   wandb.h                 offline files of Weights & Biases
+//   prometheus_textfile.h   a file for the node exporter
+//   prometheus_listener.h   GET /metrics; both write the text of prometheus.h
+//
+// What is said once, at the beginning (settings, texts, host), is a RunDescription, which a sink is made with. A sink opens its file
+// or port at its first record, again after an error, and whenever its file has been removed; so nothing of a run
+// depends on a sink. An error of Write means that the sink has nothing of the record: Sinks warns once, keeps the records and
+// tries again later. Records come in the order of their iterations, from one thread.
+//
+// No sink knows of training, and the training loop knows no format; the formats need no library but zlib, for a checksum.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/metrics/quantities.h"
+
+namespace engine::metrics {
+
+struct Measurement {
+  const Quantity* quantity = nullptr;
+  double value = 0;       // NaN where it is not known; sinks but metrics.jsonl leave out what is not finite
+  std::string name = {};  // of Quantity::Each::kName; of kRank the rank
+};
+
+struct Record {
+  enum class Event { kIteration, kEvaluation, kCheckpoint };
+
+  Event event = Event::kIteration;
+  std::int64_t iteration = 0;         // from 1; of the others, after which they were
+  std::int64_t consumed_samples = 0;  // after that iteration
+  double unix_seconds = 0;            // when it was over
+  std::vector<Measurement> values = {};
+};
+
+using Setting = std::variant<double, bool, std::string>;
+
+struct RunDescription {
+  std::string name;                    // of its folder
+  std::int64_t resumed_iteration = 0;  // after which this process goes on; 0: from the beginning
+  std::int64_t resumed_samples = 0;    // consumed until then
+  double begin_unix_seconds = 0;       // of this process
+  std::string host;                    // of rank 0
+  std::string version;                 // of the program
+  std::string plan_hash;
+  std::vector<std::pair<std::string, Setting>> settings;   // by the recipe's keys
+  std::vector<std::pair<std::string, std::string>> texts;  // Markdown by title
+};
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual absl::Status Write(const Record& record) = 0;
+  // The run is over; no record follows. `succeeded`: it has finished, or was stopped and saved.
+  virtual absl::Status Close(bool /*succeeded*/) { return absl::OkStatus(); }
+};
+
+}  // namespace engine::metrics

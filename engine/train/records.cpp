@@ -1,0 +1,105 @@
+#include "engine/train/records.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace engine::train {
+namespace {
+
+using Event = metrics::Record::Event;
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double Real(std::int64_t number) { return static_cast<double>(number); }
+
+void AddByName(const metrics::Quantity& quantity, const std::vector<std::pair<std::string, double>>& values,
+               metrics::Record& record) {
+  for (const auto& [name, value] : values) record.values.push_back({&quantity, value, name});
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan, const std::vector<double>& sums,
+                                                      std::int64_t samples) {
+  std::vector<std::pair<std::string, double>> metrics;
+  for (size_t m = 0; m < plan.metrics.size() && plan.metrics.size() > 1; ++m) {
+    const plan::PlanMetric& metric = plan.metrics[m];
+    const auto first = sums.begin() + metric.first;
+    if (metric.classes == 0) {
+      metrics.emplace_back(metric.name, plan.MeanOf(m, *first, samples));
+      continue;
+    }
+    const double mean =
+        std::accumulate(first, first + metric.classes, 0.0) / static_cast<double>(metric.classes);
+    const auto [least, most] = std::minmax_element(first, first + metric.classes);
+    metrics.emplace_back(metric.name + "_max", *most / mean);
+    metrics.emplace_back(metric.name + "_min", *least / mean);
+  }
+  return metrics;
+}
+
+metrics::Record RecordOf(const IterationReport& report, const RunFacts& facts) {
+  const double seconds = report.elapsed_ms / 1e3;
+  const double batches = Real(report.global_batch) / Real(facts.global_batch);
+  const double flops = batches * facts.model_flops / seconds / Real(facts.devices);
+  const double batch_samples = Real(facts.global_batch);
+  metrics::Record record{.event = Event::kIteration,
+                         .iteration = report.iteration,
+                         .consumed_samples = report.consumed_samples,
+                         .unix_seconds = UnixSeconds()};
+  record.values = {
+      {&metrics::kLoss, report.loss},
+      {&metrics::kGradNorm, report.grad_norm},
+      {&metrics::kLearningRate, report.learning_rate},
+      {&metrics::kLossScale, report.loss_scale},
+      {&metrics::kGlobalBatch, Real(report.global_batch)},
+      {&metrics::kConsumedSamples, Real(report.consumed_samples)},
+      {&metrics::kConsumedTokens, Real(report.consumed_samples) * (Real(facts.tokens) / batch_samples)},
+      {&metrics::kSkippedIterations, Real(report.skipped_iterations)},
+      {&metrics::kNanIterations, report.nan ? 1.0 : 0.0},
+      {&metrics::kElapsed, report.elapsed_ms},
+      {&metrics::kDataWait, report.data_wait_ms},
+      {&metrics::kTokensPerSecond, batches * Real(facts.tokens) / seconds},
+      {&metrics::kTflops, flops / 1e12},
+      {&metrics::kMfu, facts.peak_flops > 0 ? flops / facts.peak_flops : kUnknown},
+      {&metrics::kArenaBytes, Real(facts.arena_bytes)},
+      {&metrics::kMemoryBytes, report.device_bytes ? Real(*report.device_bytes) : kUnknown},
+      {&metrics::kWorldSize, Real(facts.devices)},
+      {&metrics::kIterations, Real(report.iterations)}};
+  AddByName(metrics::kMetric, report.metrics, record);
+  for (std::size_t rank = 0; rank < report.rank_busy_ms.size(); ++rank)
+    record.values.push_back({&metrics::kRankBusy, report.rank_busy_ms[rank], fmt::format("{}", rank)});
+  return record;
+}
+
+metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_samples) {
+  metrics::Record record{.event = Event::kEvaluation,
+                         .iteration = report.iteration,
+                         .consumed_samples = consumed_samples,
+                         .unix_seconds = UnixSeconds()};
+  record.values = {{&metrics::kValidationLoss, report.validation_loss},
+                   {&metrics::kPerplexity, std::exp(report.validation_loss)},
+                   {&metrics::kEvaluationTime, report.elapsed_ms}};
+  AddByName(metrics::kValidationMetric, report.metrics, record);
+  return record;
+}
+
+metrics::Record RecordOf(const SaveReport& report, std::int64_t consumed_samples) {
+  const double now = UnixSeconds();
+  return {.event = Event::kCheckpoint,
+          .iteration = report.iteration,
+          .consumed_samples = consumed_samples,
+          .unix_seconds = now,
+          .values = {{&metrics::kSaveTime, report.elapsed_ms / 1e3},
+                     {&metrics::kStall, report.stall_ms / 1e3},
+                     {&metrics::kSavedAt, now}}};
+}
+
+}  // namespace engine::train
