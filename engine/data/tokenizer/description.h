@@ -99,11 +99,13 @@ struct SplitWhitespace {};  // at white space, which vanishes
 struct SplitDelimiter {
   std::string delimiter;  // one character, which vanishes
 };
+struct SplitScripts {
+};  // before a character of another script; what is of any script joins the word before it
 struct SplitLength {
   std::int64_t characters = 5;
 };
 using PreTokenizer = std::variant<SplitBytes, Metaspace, Split, SplitDigits, SplitPunctuation, SplitBert,
-                                  SplitWords, SplitWhitespace, SplitDelimiter, SplitLength>;
+                                  SplitWords, SplitWhitespace, SplitDelimiter, SplitScripts, SplitLength>;
 
 // --------------------------------------------------------------------------------------------------------- models
 struct Merge {

@@ -400,7 +400,8 @@ absl::Status Pipeline::EncodeAnew(Words words, std::string_view word, bool is_fi
   return absl::OkStatus();
 }
 
-std::string Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_special, std::int32_t skip) const {
+absl::StatusOr<std::string> Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_special,
+                                             std::int32_t skip) const {
   const auto token_of = [this](std::int32_t id) -> const Token* {
     if (id < 0 || id >= vocab_size() || !token_of_id_[static_cast<std::size_t>(id)].is_used) return nullptr;
     return &token_of_id_[static_cast<std::size_t>(id)];

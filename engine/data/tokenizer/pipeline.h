@@ -42,9 +42,10 @@ class Pipeline {
                       std::vector<std::int32_t>* ids) const;
 
   // The text of ids. An id that is no token's is U+FFFD; special tokens are left out where `skip_special`, and `skip`
-  // always. Where words are bytes, a text that ends inside a character ends in a part of its bytes.
-  std::string Decode(std::span<const std::int32_t> ids, bool skip_special,
-                     std::int32_t skip = kNoToken) const;
+  // always. Where words are bytes, a text that ends inside a character ends in a part of its bytes. ResourceExhausted: a
+  // regular expression of a decoder takes too long.
+  absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids, bool skip_special,
+                                     std::int32_t skip = kNoToken) const;
 
   const Description& description() const { return description_; }
   bool is_of_bytes() const { return of_bytes_; }

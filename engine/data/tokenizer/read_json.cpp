@@ -167,11 +167,13 @@ void ReadPreTokenizer(const JsonPlace& place, const std::string& type, std::vect
     place.Only({"type", "length"});
     parts->push_back(SplitLength{place["length"].Integer(1, kMostCharacters, 5)});
   } else if (type == "UnicodeScripts") {
-    place["type"].Fail("the pre-tokenizer \"UnicodeScripts\" is not supported here");
+    place.Only({"type"});
+    parts->push_back(SplitScripts{});
   } else {
     place["type"].Fail(
         "the pre-tokenizer \"{}\" is unknown; there are ByteLevel, Metaspace, Split, Digits, Punctuation, "
-        "BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, FixedLength and Sequence",
+        "BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, UnicodeScripts, FixedLength and "
+        "Sequence",
         Shown(type));
   }
 }
