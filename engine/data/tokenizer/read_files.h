@@ -29,7 +29,7 @@ absl::StatusOr<Description> ReadGpt2Files(const std::string& vocab_file, const s
 // transformers' BertTokenizerFast reads them; without them letters become lower case, as there.
 absl::StatusOr<Description> ReadBertVocabulary(const std::string& path);
 
-// A SentencePiece model (sentencepiece_model.proto, proto2) of the kinds BPE and Unigram.
+// A SentencePiece model (sentencepiece_model.proto, proto2).
 absl::StatusOr<Description> ReadSentencePiece(const std::string& path);
 
 // tiktoken's ranks: a line a token, its bytes in base64 and its rank, which is its id. The pattern and the special tokens
