@@ -33,7 +33,10 @@ class MergeTable {
   explicit MergeTable(const std::vector<Merge>& merges)
       : slots_(std::bit_ceil(std::max<std::size_t>(16, merges.size() + merges.size() / 2))),
         shift_(64 - std::countr_zero(slots_.size())) {
-    for (const Merge& merge : merges) {
+    constexpr std::size_t kAhead = 16;  // merges whose places are asked for while others are put in theirs
+    for (std::size_t i = 0; i < merges.size(); ++i) {
+      if (i + kAhead < merges.size()) Prefetch(merges[i + kAhead].left, merges[i + kAhead].right);
+      const Merge& merge = merges[i];
       std::size_t slot = SlotOf(merge.left, merge.right);
       while (slots_[slot].left_plus_1 != 0) slot = (slot + 1) & (slots_.size() - 1);
       slots_[slot] = {merge.left + 1, merge.right, merge.rank, merge.product};
@@ -316,7 +319,9 @@ class BpeEncoder final : public WordEncoder {
         if (left.previous >= 0) consider(left.previous);
       }
     }
-    for (std::int32_t i = 0; i < size; i = at(i).next) AddUsed(at(i).id, work, out);
+    for (std::int32_t i = 0; i < size; i = at(i).next) {
+      work->parts.empty() ? out->push_back(at(i).id) : AddUsed(at(i).id, work, out);
+    }
   }
 
   // The id, or what an unused one is made of.

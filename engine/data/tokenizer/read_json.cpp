@@ -536,15 +536,16 @@ absl::StatusOr<Description> ReadTokenizerJson(const std::string& path, const std
     return ReadRoot(file.get(), path, nullptr);
   }
   ASSIGN_OR_RETURN(const FileView view, FileView::Open(path));
-  const std::string compiled_file = CompiledFile(cache, view.bytes());
-  if (std::optional<CompiledModel> compiled = ReadCompiled(compiled_file, view.bytes())) {
+  const Contents contents(view.bytes());
+  const std::string compiled_file = CompiledFile(cache, contents);
+  if (std::optional<CompiledModel> compiled = ReadCompiled(compiled_file, contents)) {
     ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, compiled->rest));
     return ReadRoot(file.get(), path, &*compiled);
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, view.bytes()));
   ASSIGN_OR_RETURN(Description description, ReadRoot(file.get(), path, nullptr));
   if (const auto* bpe = std::get_if<BpeModel>(&description.model))
-    WriteCompiled(compiled_file, view.bytes(), WithoutTables(file->Root()), *bpe);
+    WriteCompiled(compiled_file, contents, WithoutTables(file->Root()), *bpe);
   return description;
 }
 
