@@ -100,7 +100,7 @@ TEST_CASE("a SentencePiece model of words: a control piece is no word of a text"
       "a"
       "\x12\x02\x18\x03"
       "\x1A\x02\x18\x00",
-      35);
+      33);
   const data::TempDir dir;
   data::WriteFile(dir / "a.model", model);
   const absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = OpenPath(dir / "a.model");

@@ -149,8 +149,9 @@ absl::StatusOr<std::vector<AddedToken>> AddedByFile(const ConfigFile& file,
   std::vector<AddedToken> added;
   for (const auto& [content, id] : file.root().items()) {
     if (!id.is_number_integer() || id < 0 || id > kMostTokenId) return BadId(file, content);
-    const bool is_special = std::any_of(special.begin(), special.end(),
-                                        [&](const AddedToken& token) { return token.content == content; });
+    const bool is_special =
+        std::any_of(special.begin(), special.end(),
+                    [&name = content](const AddedToken& token) { return token.content == name; });
     added.push_back(
         {.id = id.get<std::int32_t>(), .content = content, .normalized = !is_special, .special = is_special});
   }
