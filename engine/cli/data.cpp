@@ -244,7 +244,9 @@ absl::Status PrintSample(const data::IndexedDataset& dataset, std::int64_t count
       Print(stdout, "  {} tokens: {}{}\n", ids.size(),
             fmt::join(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(some), " "),
             some < ids.size() ? " …" : "");
-      if (tokenizer != nullptr) Print(stdout, "  {}\n", ShownText(tokenizer->Decode(ids)));
+      if (tokenizer == nullptr) continue;
+      ASSIGN_OR_RETURN(const std::string text, tokenizer->Decode(ids));
+      Print(stdout, "  {}\n", ShownText(text));
     }
   }
   return absl::OkStatus();

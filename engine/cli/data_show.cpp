@@ -105,7 +105,7 @@ class Printer {
   Printer(const ShownSample& sample, const data::Tokenizer* tokenizer)
       : sample_(sample), tokenizer_(tokenizer), colors_(UsesColor(stdout)) {}
 
-  void Print() {
+  absl::Status Print() {
     const auto counted = std::count(sample_.counts.begin(), sample_.counts.end(), 1);
     const std::size_t size = sample_.tokens.size();
     engine::Print(stdout, "{}: {} tokens, {} of them learned ({:.1f} %), shown {}\n", sample_.title,
@@ -121,10 +121,11 @@ class Printer {
              std::find(sample_.starts.begin(), sample_.starts.end(), static_cast<std::int32_t>(end)) ==
                  sample_.starts.end())
         ++end;
-      Run(begin, end);
+      RETURN_IF_ERROR(Run(begin, end));
       begin = end;
     }
     if (!line_is_empty_) engine::Print(stdout, "\n");
+    return absl::OkStatus();
   }
 
  private:
@@ -134,9 +135,9 @@ class Printer {
     line_is_empty_ = true;
   }
 
-  void Run(std::size_t begin, std::size_t end) {
+  absl::Status Run(std::size_t begin, std::size_t end) {
     const bool counts = sample_.counts[begin] != 0;
-    const std::string text = TextOf(begin, end);
+    ASSIGN_OR_RETURN(const std::string text, TextOf(begin, end));
     line_is_empty_ = text.ends_with('\n') && colors_;
     if (colors_) {
       engine::Print(stdout, "{}{}\033[0m", counts ? "\033[32m" : "\033[2m", text);
@@ -144,9 +145,10 @@ class Printer {
       engine::Print(stdout, "{}{}{}", counts ? "⟦" : "", text, counts ? "⟧" : "");
       line_is_empty_ = !counts && text.ends_with('\n');
     }
+    return absl::OkStatus();
   }
 
-  std::string TextOf(std::size_t begin, std::size_t end) {
+  absl::StatusOr<std::string> TextOf(std::size_t begin, std::size_t end) {
     const std::span<const std::int32_t> all = sample_.tokens;
     if (tokenizer_ == nullptr)
       return fmt::format("{}{}", begin == 0 ? "" : " ", fmt::join(all.subspan(begin, end - begin), " "));
@@ -155,10 +157,13 @@ class Printer {
     for (std::size_t at = begin; at < end;) {
       std::size_t stop = at;
       while (stop < end && all[stop] != tokenizer_->end_of_document()) ++stop;
-      std::string whole = tokenizer_->Decode(all.first(stop));
-      shown += Visible(whole.starts_with(text_)
-                           ? std::string_view(whole).substr(text_.size())
-                           : std::string_view(tokenizer_->Decode(all.subspan(at, stop - at))));
+      ASSIGN_OR_RETURN(std::string whole, tokenizer_->Decode(all.first(stop)));
+      if (whole.starts_with(text_)) {
+        shown += Visible(std::string_view(whole).substr(text_.size()));
+      } else {
+        ASSIGN_OR_RETURN(const std::string alone, tokenizer_->Decode(all.subspan(at, stop - at)));
+        shown += Visible(alone);
+      }
       text_ = std::move(whole);
       if (stop < end) shown += "<end of document>";
       at = stop + (stop < end ? 1 : 0);
@@ -196,8 +201,7 @@ absl::Status ShowChecked(const ShowArguments& arguments, const recipe::LoadResul
     ASSIGN_OR_RETURN(sample, SampleOf(loaded->recipe, *split, arguments.sample));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer, TokenizerFor(description));
-  Printer(sample, tokenizer.get()).Print();
-  return absl::OkStatus();
+  return Printer(sample, tokenizer.get()).Print();
 }
 
 }  // namespace

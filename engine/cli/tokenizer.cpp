@@ -118,7 +118,9 @@ absl::Status DecodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArgu
     return InvalidArgument("{}:{}{}", name, line, message.substr(message.find(':', 1)));
   }
   const std::vector<std::int32_t>& ids = *parsed;
-  const std::string text = pipeline.Decode(ids, !arguments.special);
+  const absl::StatusOr<std::string> decoded = pipeline.Decode(ids, !arguments.special);
+  if (!decoded.ok()) return InvalidArgument("{}:{}: error: {}", name, line, Message(decoded.status()));
+  const std::string& text = *decoded;
   if (arguments.format == "jsonl") {
     const nlohmann::json json = text;
     Print(stdout, "{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -93,16 +93,16 @@ void MiddleFiller::Rearrange(Split split, std::int64_t sample, std::int64_t docu
 
 void MiddleFiller::RearrangeFragment(const Words& words, double rate, std::vector<std::int32_t>* ids) const {
   if (ids->empty() || words[0] >= rate * kWords) return;
-  const std::string text = tokenizer_->Decode(*ids);
-  if (!no_prefix_.empty() && text.starts_with(no_prefix_)) return;
+  const absl::StatusOr<std::string> text = tokenizer_->Decode(*ids);
+  if (!text.ok() || (!no_prefix_.empty() && text->starts_with(no_prefix_))) return;
   std::vector<std::int32_t> again;
-  if (!tokenizer_->EncodeTo(text, &again).ok() || again != *ids) return;
-  const std::vector<std::size_t> boundaries = Boundaries(text);
+  if (!tokenizer_->EncodeTo(*text, &again).ok() || again != *ids) return;
+  const std::vector<std::size_t> boundaries = Boundaries(*text);
   const auto place = [&](std::uint32_t word) {
     return boundaries[static_cast<std::size_t>((std::uint64_t{word} * boundaries.size()) >> 32)];
   };
   const auto [first, second] = std::minmax({place(words[2]), place(words[3])});
-  const std::string_view whole = text;
+  const std::string_view whole = *text;
   const auto tokens_of = [&](std::string_view part, std::vector<std::int32_t>* out) {
     return tokenizer_->EncodeTo(part, out).ok();
   };

@@ -31,7 +31,7 @@ class ByteTokenizer final : public Tokenizer {
     return EncodeTo(text, ids);
   }
 
-  std::string Decode(std::span<const std::int32_t> ids) const override {
+  absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     for (std::int32_t id : ids) {
       if (id >= 0 && id < kBytes) {
@@ -68,7 +68,7 @@ class PipelineTokenizer final : public Tokenizer {
     RETURN_IF_ERROR(pipeline_->Encode(text, {.special_tokens = true}, ids));
     return places_->Mark(text, *ids, spans, marks);
   }
-  std::string Decode(std::span<const std::int32_t> ids) const override {
+  absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids) const override {
     return pipeline_->Decode(ids, /*skip_special=*/false, end_of_document_);
   }
   std::int64_t vocab_size() const override { return pipeline_->vocab_size(); }

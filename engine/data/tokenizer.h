@@ -33,8 +33,8 @@ class Tokenizer {
                                     std::vector<std::uint8_t>* marks) const = 0;
 
   // Bytes of the ids; cut at any id, so perhaps not UTF-8. The end of a document is no text; an id outside
-  // the vocabulary (padding that a model may emit) becomes U+FFFD.
-  virtual std::string Decode(std::span<const std::int32_t> ids) const = 0;
+  // the vocabulary (padding that a model may emit) becomes U+FFFD. ResourceExhausted: Pipeline::Decode.
+  virtual absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids) const = 0;
 
   virtual std::int64_t vocab_size() const = 0;  // unpadded, with the end of document
   virtual std::int32_t end_of_document() const = 0;

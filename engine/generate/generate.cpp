@@ -190,15 +190,16 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
   // The text of all tokens so far, of which what was not there yet is emitted: a token's text may depend on those before
   // it. A character of which bytes are missing stays back until it is whole, or the last token is there.
   std::size_t shown = 0;
-  const auto show_text = [&](bool last) {
-    if (options.ids_out) return;
-    const std::string whole = tokenizer->Decode(tokens);
+  const auto show_text = [&](bool last) -> absl::Status {
+    if (options.ids_out) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const std::string whole, tokenizer->Decode(tokens));
     std::string_view text = whole;
     while (!last && text.ends_with(data::kReplacementCharacter))
       text.remove_suffix(data::kReplacementCharacter.size());
-    if (text.size() <= shown) return;
+    if (text.size() <= shown) return absl::OkStatus();
     emit(text.substr(shown));
     shown = text.size();
+    return absl::OkStatus();
   };
   if (!options.logits_file.empty()) {
     if (tokens.empty()) return InvalidArgument("the prompt has no tokens, which logits could follow");
@@ -209,10 +210,11 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
   if (options.ids_out) {
     show(tokens, /*first=*/true);
   } else if (options.prompt_ids) {
-    show_text(/*last=*/false);
+    RETURN_IF_ERROR(show_text(/*last=*/false));
   } else {
     emit(options.prompt);
-    shown = tokenizer->Decode(tokens).size();
+    ASSIGN_OR_RETURN(const std::string text, tokenizer->Decode(tokens));
+    shown = text.size();
   }
   const bool silent = tokens.empty();
   if (silent) tokens.push_back(tokenizer->end_of_document());
@@ -227,10 +229,10 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
         Draw(logits, options, UniformFromWord(PhiloxWord(key, static_cast<std::uint64_t>(n))));
     if (token == end) break;
     tokens.push_back(token);
-    options.ids_out ? show({token}, silent && n == 0) : show_text(/*last=*/false);
+    if (options.ids_out) show({token}, silent && n == 0);
+    RETURN_IF_ERROR(show_text(/*last=*/false));
   }
-  show_text(/*last=*/true);
-  return absl::OkStatus();
+  return show_text(/*last=*/true);
 }
 
 }  // namespace engine::generate

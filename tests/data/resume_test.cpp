@@ -36,7 +36,7 @@ class CountingTokenizer : public Tokenizer {
                             std::vector<std::int32_t>*, std::vector<std::uint8_t>*) const override {
     return absl::UnimplementedError("of text without marks alone");
   }
-  std::string Decode(std::span<const std::int32_t>) const override { return ""; }
+  absl::StatusOr<std::string> Decode(std::span<const std::int32_t>) const override { return ""; }
   std::int64_t vocab_size() const override { return 257; }
   std::int32_t end_of_document() const override { return 256; }
 

@@ -15,9 +15,9 @@ TEST_CASE("bytes are their own ids, and 256 ends a document") {
   REQUIRE((*tokenizer)->EncodeTo(std::string_view("a\0\xff", 3), &ids).ok());
   CHECK(ids == std::vector<std::int32_t>{5, 97, 0, 255});
   const std::vector<std::int32_t> back = {97, 0, 255, 256, 98, 257, -1};
-  CHECK((*tokenizer)->Decode(back) == std::string("a\0\xff"
-                                                  "b\xEF\xBF\xBD\xEF\xBF\xBD",
-                                                  10));
+  CHECK(*(*tokenizer)->Decode(back) == std::string("a\0\xff"
+                                                   "b\xEF\xBF\xBD\xEF\xBF\xBD",
+                                                   10));
 }
 
 TEST_CASE("tokenizers that cannot be made") {

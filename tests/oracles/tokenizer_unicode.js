@@ -3,7 +3,8 @@
 // tests/tokenizer/unicode_test.cpp. The library is npm's package tokenizers@0.23.2, the Rust library itself:
 //   npm install tokenizers@0.23.2 && NODE_PATH=node_modules tests/oracles/tokenizer_unicode.js > tests/tokenizer/unicode.json
 // A set of code points counts as a byte 0 or 1 for each from 0 to U+10FFFF, surrogates 0; a mapping as the UTF-8 of what
-// each code point but the surrogates becomes, each followed by a byte 0. The number is the 32-bit FNV-1a hash of it all.
+// each code point but the surrogates becomes, each followed by a byte 0; scripts as a byte a code point, their numbers from 1 in the
+// order of their first code points, 0 where no other script is a border. The number is the 32-bit FNV-1a hash of it all.
 const {Tokenizer} = require('tokenizers');
 
 function tokenizer(normalizer, preTokenizer) {
@@ -44,6 +45,30 @@ function mapped(normalizer) {
   return hash;
 }
 
+// Scripts have no names here: those of one script are what is in one word with a code point of it.
+function scripts() {
+  const splitter = tokenizer(null, {type: 'UnicodeScripts'}).getPreTokenizer();
+  const joined = (first, list) => {
+    const set = new Set();
+    for (let i = 0; i < list.length; i += 20000) {
+      const part = list.slice(i, i + 20000);
+      const begins = new Set(splitter.preTokenizeString(part.map((c) => first + String.fromCodePoint(c)).join('')).map(([, [begin]]) => begin));
+      part.forEach((c, k) => { if (!begins.has(2 * k + 1)) set.add(c); });
+    }
+    return set;
+  };
+  const han = joined('\u4E00', all);
+  const any = new Set([...joined('a', all)].filter((c) => han.has(c)));
+  const number = new Uint8Array(0x110000);
+  let rest = all.filter((c) => !any.has(c));
+  for (let n = 1; rest.length > 0; ++n) {
+    const set = joined(String.fromCodePoint(rest[0]), rest);
+    for (const c of set) number[c] = n;
+    rest = rest.filter((c) => !set.has(c));
+  }
+  return fnv(number);
+}
+
 const result = {};
 const categories = 'Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn';
 for (const name of categories.split(' ')) result[name] = matched(`\\p{${name}}`);
@@ -51,6 +76,7 @@ result.white_space = matched('\\s');
 result.word = split({type: 'Whitespace'}, (p) => p.length === 1);
 result.numeric = split({type: 'Digits', individual_digits: true}, (p) => p.length === 3);
 result.old_punctuation = split({type: 'Punctuation', behavior: 'Isolated'}, (p) => p.length === 3);
+result.scripts = scripts();
 for (const type of ['NFC', 'NFD', 'NFKC', 'NFKD', 'Lowercase', 'StripAccents', 'Nmt']) result[type] = mapped({type});
 const bert = {type: 'BertNormalizer', clean_text: false, handle_chinese_chars: false, strip_accents: false, lowercase: false};
 result.bert_clean = mapped({...bert, clean_text: true});

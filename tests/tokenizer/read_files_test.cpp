@@ -58,7 +58,7 @@ void DamageModel(const std::string& model, int rounds, const std::string& name) 
     std::vector<std::int32_t> ids;
     if (!(*pipeline)->Encode("Hello \uFB01ne  world\n\u4F60 EOD", {}, &ids).ok()) continue;
     for (const std::int32_t id : ids) CHECK((id >= 0 && id < (*pipeline)->vocab_size()));
-    (*pipeline)->Decode(ids, false);
+    CHECK((*pipeline)->Decode(ids, false).ok());
   }
 }
 
@@ -67,7 +67,7 @@ void DamageModel(const std::string& model, int rounds, const std::string& name) 
 TEST_CASE("SentencePiece models: ids and texts are SentencePiece's") {
   std::ifstream file(PiecesData("oracle.json"));
   const nlohmann::json oracle = nlohmann::json::parse(file);
-  for (const char* kind : {"bpe", "unigram"}) {
+  for (const char* kind : {"bpe", "unigram", "word", "char", "bpe_unused", "unigram_unused"}) {
     const absl::StatusOr<std::unique_ptr<Pipeline>> pipeline =
         OpenPath(PiecesData(std::string(kind) + ".model"));
     REQUIRE_MESSAGE(pipeline.ok(), Message(pipeline.status()));
@@ -81,17 +81,44 @@ TEST_CASE("SentencePiece models: ids and texts are SentencePiece's") {
       CHECK(ids == one["ids"].get<std::vector<std::int32_t>>());
       const std::string decoded = one["decoded"];
       // SentencePiece writes an unknown piece as " ⁇ ", and this as its name.
-      if (decoded.find("\u2047") == std::string::npos) CHECK((*pipeline)->Decode(ids, false) == decoded);
+      if (decoded.find("\u2047") == std::string::npos) CHECK(*(*pipeline)->Decode(ids, false) == decoded);
     }
   }
 }
 
 TEST_CASE("damaged SentencePiece models: an error, or a tokenizer that works") {
-  for (const char* kind : {"bpe.model", "unigram.model"})
+  for (const char* kind : {"bpe.model", "unigram.model", "word.model", "bpe_unused.model"})
     DamageModel(data::ReadFile(PiecesData(kind)), 500, kind);
 }
 
+TEST_CASE("a SentencePiece model of words: a control piece is no word of a text") {
+  // pieces <unk> (2), <s> (3), a; trainer_spec: model_type 3; normalizer_spec: no dummy prefix
+  const std::string model(
+      "\n\x09\n\x05<unk>\x18\x02"
+      "\n\x07\n\x03<s>\x18\x03"
+      "\n\x03\n\x01"
+      "a"
+      "\x12\x02\x18\x03"
+      "\x1A\x02\x18\x00",
+      33);
+  const data::TempDir dir;
+  data::WriteFile(dir / "a.model", model);
+  const absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = OpenPath(dir / "a.model");
+  REQUIRE_MESSAGE(pipeline.ok(), Message(pipeline.status()));
+  const auto ids_of = [&](std::string_view text, bool special) {
+    std::vector<std::int32_t> ids;
+    CHECK((*pipeline)->Encode(text, {.special_tokens = special}, &ids).ok());
+    return ids;
+  };
+  CHECK(ids_of("a", false) == std::vector<std::int32_t>{2});
+  CHECK(ids_of("<s>", false) == std::vector<std::int32_t>{0});
+  CHECK(ids_of("<s>", true) == std::vector<std::int32_t>{1});
+  CHECK((*pipeline)->description().source.ends_with("a.model (SentencePiece, words)"));
+}
+
 TEST_CASE("mistakes of a SentencePiece model are named") {
+  CHECK(ErrorOfFile("a.model", std::string("\n\x09\n\x05<unk>\x18\x02\x12\x02\x18\x07")) ==
+        "a.model: error: the model is of the unknown type 7; there are 1 to 4");
   CHECK(ErrorOfFile("a.model", "\n\x05\n\x03the") == "a.model: error: it has no unknown piece");
   CHECK(ErrorOfFile("a.model", "\n\x50\n\x03the") == "a.model: error: a field of 80 bytes, but 5 are there");
   CHECK(ErrorOfFile("a.model", std::string("\n\x06\n\x02\xFFx\x18\x02", 8)).find("is empty or no UTF-8") !=

@@ -49,7 +49,7 @@ void CheckAgainstDecoder(const Pipeline& pipeline, const std::vector<std::string
     const Placed placed = PlacedBy(pipeline, text, {{begin, end}});
     std::size_t at = 0;
     for (std::size_t i = 0; i < placed.ids.size(); ++i) {
-      const std::size_t next = pipeline.Decode(std::span(placed.ids).first(i + 1), false).size();
+      const std::size_t next = pipeline.Decode(std::span(placed.ids).first(i + 1), false)->size();
       CAPTURE(text);
       CAPTURE(i);
       CHECK(placed.marks[i] == (std::max(at, begin) < std::min(next, end) ? 1 : 0));

@@ -62,6 +62,12 @@ TEST_CASE("properties of all code points are the reference library's") {
   CHECK(HashOfSet(kOldPunctuation) == oracle.at("old_punctuation").get<std::uint32_t>());
 }
 
+TEST_CASE("scripts of all code points are the reference library's") {
+  Fnv fnv;
+  for (char32_t c = 0; c < 0x110000; ++c) fnv.Add(ScriptOf(c));
+  CHECK(fnv.hash == UnicodeOracle().at("scripts").get<std::uint32_t>());
+}
+
 TEST_CASE("what becomes of each code point is what the reference library makes of it") {
   const nlohmann::json oracle = UnicodeOracle();
   const BertNormalize nothing{

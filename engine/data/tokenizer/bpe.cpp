@@ -33,7 +33,10 @@ class MergeTable {
   explicit MergeTable(const std::vector<Merge>& merges)
       : slots_(std::bit_ceil(std::max<std::size_t>(16, merges.size() + merges.size() / 2))),
         shift_(64 - std::countr_zero(slots_.size())) {
-    for (const Merge& merge : merges) {
+    constexpr std::size_t kAhead = 16;  // merges whose places are asked for while others are put in theirs
+    for (std::size_t i = 0; i < merges.size(); ++i) {
+      if (i + kAhead < merges.size()) Prefetch(merges[i + kAhead].left, merges[i + kAhead].right);
+      const Merge& merge = merges[i];
       std::size_t slot = SlotOf(merge.left, merge.right);
       while (slots_[slot].left_plus_1 != 0) slot = (slot + 1) & (slots_.size() - 1);
       slots_[slot] = {merge.left + 1, merge.right, merge.rank, merge.product};
@@ -119,7 +122,7 @@ class BpeEncoder final : public WordEncoder {
     }
     work->ids.clear();
     RETURN_IF_ERROR(of_bytes_ ? StartWithBytes(word, &work->ids) : StartWithCharacters(word, &work->ids));
-    if (work->ids.size() <= kShortWord && !in_rounds_) {
+    if (work->ids.size() <= kShortWord && !in_rounds_ && model_.unused.empty()) {
       MergeShort(byte_pairs_.empty() ? std::string_view() : word, &work->ids, ids);
     } else {
       MergeLong(work, ids);
@@ -265,10 +268,16 @@ class BpeEncoder final : public WordEncoder {
     const auto at = [&](std::int32_t i) -> WordWorkspace::Symbol& {
       return symbols[static_cast<std::size_t>(i)];
     };
+    work->parts.clear();
     const auto look = [&](std::int32_t i) {
       WordWorkspace::Symbol& symbol = at(i);
-      symbol.rank = symbol.next < size ? merges_.Find(symbol.id, at(symbol.next).id).rank : kNoRank;
-      return symbol.rank != kNoRank;
+      symbol.rank = kNoRank;
+      if (symbol.next >= size) return false;
+      const MergeTable::Found found = merges_.Find(symbol.id, at(symbol.next).id);
+      symbol.rank = found.rank;
+      if (found.rank == kNoRank) return false;
+      if (IsNever(model_.unused, found.product)) work->parts[found.product] = {symbol.id, at(symbol.next).id};
+      return true;
     };
     const auto entry = [&](std::int32_t i) {
       return static_cast<std::uint64_t>(at(i).rank) << 32 | static_cast<std::uint32_t>(i);
@@ -310,7 +319,24 @@ class BpeEncoder final : public WordEncoder {
         if (left.previous >= 0) consider(left.previous);
       }
     }
-    for (std::int32_t i = 0; i < size; i = at(i).next) out->push_back(at(i).id);
+    for (std::int32_t i = 0; i < size; i = at(i).next) {
+      work->parts.empty() ? out->push_back(at(i).id) : AddUsed(at(i).id, work, out);
+    }
+  }
+
+  // The id, or what an unused one is made of.
+  static void AddUsed(std::int32_t id, WordWorkspace* work, std::vector<std::int32_t>* out) {
+    for (std::vector<std::int32_t> rest = {id}; !rest.empty();) {
+      const auto parts = work->parts.find(rest.back());
+      if (parts == work->parts.end()) {
+        out->push_back(rest.back());
+        rest.pop_back();
+      } else {
+        const auto [left, right] = parts->second;
+        rest.back() = right;
+        rest.push_back(left);
+      }
+    }
   }
 
   const BpeModel& model_;

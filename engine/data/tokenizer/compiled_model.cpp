@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
@@ -45,24 +46,28 @@ bool Take(std::string_view* from, std::string_view* bytes) {
 
 }  // namespace
 
-std::string CompiledFile(const std::string& folder, std::string_view contents) {
-  const XXH128_hash_t hash = XXH3_128bits(contents.data(), contents.size());
+Contents::Contents(std::string_view text) : text(text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  low = hash.low64;
+  high = hash.high64;
+}
+
+std::string CompiledFile(const std::string& folder, const Contents& contents) {
   return (std::filesystem::path(folder) / "tokenizers" /
-          fmt::format("{:016x}{:016x}.bin", hash.high64, hash.low64))
+          fmt::format("{:016x}{:016x}.bin", contents.high, contents.low))
       .string();
 }
 
-std::optional<CompiledModel> ReadCompiled(const std::string& file, std::string_view contents) {
+std::optional<CompiledModel> ReadCompiled(const std::string& file, const Contents& contents) {
   const absl::StatusOr<FileView> view = FileView::Open(file);
   if (!view.ok() || view->bytes().size() < sizeof(Header)) return std::nullopt;
   std::string_view body = view->bytes();
   Header header;
   std::memcpy(&header, body.data(), sizeof header);
   body.remove_prefix(sizeof header);
-  const XXH128_hash_t hash = XXH3_128bits(contents.data(), contents.size());
-  if (header.magic != kMagic || XXH128_isEqual(header.contents, hash) == 0 ||
-      header.contents_bytes != contents.size() || header.body_bytes != body.size() ||
-      header.body_hash != XXH3_64bits(body.data(), body.size()))
+  if (header.magic != kMagic || header.contents.low64 != contents.low ||
+      header.contents.high64 != contents.high || header.contents_bytes != contents.text.size() ||
+      header.body_bytes != body.size() || header.body_hash != XXH3_64bits(body.data(), body.size()))
     return std::nullopt;
   CompiledModel model;
   Vocabulary::Tables tables;
@@ -75,15 +80,16 @@ std::optional<CompiledModel> ReadCompiled(const std::string& file, std::string_v
   model.rest = rest;
   model.merges.resize(merges.size() / sizeof(Merge));
   if (!merges.empty()) std::memcpy(model.merges.data(), merges.data(), merges.size());
-  for (const Merge& merge : model.merges) {
-    if (!model.vocabulary.Has(merge.left) || !model.vocabulary.Has(merge.right) ||
-        !model.vocabulary.Has(merge.product))
-      return std::nullopt;
-  }
+  const auto size = static_cast<std::uint32_t>(model.vocabulary.size());
+  const auto is_of_vocabulary = [size](const Merge& merge) {
+    return static_cast<std::uint32_t>(merge.left) < size && static_cast<std::uint32_t>(merge.right) < size &&
+           static_cast<std::uint32_t>(merge.product) < size;
+  };
+  if (!std::all_of(model.merges.begin(), model.merges.end(), is_of_vocabulary)) return std::nullopt;
   return model;
 }
 
-void WriteCompiled(const std::string& file, std::string_view contents, std::string_view rest,
+void WriteCompiled(const std::string& file, const Contents& contents, std::string_view rest,
                    const BpeModel& model) {
   const Vocabulary::Tables tables = model.vocabulary.GetTables();
   std::string text(sizeof(Header), '\0');
@@ -92,8 +98,8 @@ void WriteCompiled(const std::string& file, std::string_view contents, std::stri
   const std::string_view body = std::string_view(text).substr(sizeof(Header));
   Header header = {};
   header.magic = kMagic;
-  header.contents = XXH3_128bits(contents.data(), contents.size());
-  header.contents_bytes = contents.size();
+  header.contents = {.low64 = contents.low, .high64 = contents.high};
+  header.contents_bytes = contents.text.size();
   header.body_bytes = body.size();
   header.body_hash = XXH3_64bits(body.data(), body.size());
   std::memcpy(text.data(), &header, sizeof header);

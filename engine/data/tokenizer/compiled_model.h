@@ -20,14 +20,22 @@ struct CompiledModel {
   std::vector<Merge> merges;
 };
 
+// What is in a tokenizer.json, and the XXH3 checksum of 128 bits by which its copy knows it.
+struct Contents {
+  explicit Contents(std::string_view text);
+  std::string_view text;
+  std::uint64_t low;
+  std::uint64_t high;
+};
+
 // Name in `folder` of the copy of a file with these contents.
-std::string CompiledFile(const std::string& folder, std::string_view contents);
+std::string CompiledFile(const std::string& folder, const Contents& contents);
 
 // None where there is no such file or it is not what WriteCompiled writes for these contents.
-std::optional<CompiledModel> ReadCompiled(const std::string& file, std::string_view contents);
+std::optional<CompiledModel> ReadCompiled(const std::string& file, const Contents& contents);
 
 // Makes the folder, too. Where it cannot be written nothing is: the next load takes longer.
-void WriteCompiled(const std::string& file, std::string_view contents, std::string_view rest,
+void WriteCompiled(const std::string& file, const Contents& contents, std::string_view rest,
                    const BpeModel& model);
 
 }  // namespace engine::tokenizer

@@ -5,6 +5,7 @@
 
 #include "engine/base/status.h"
 #include "engine/data/tokenizer/byte_characters.h"
+#include "engine/data/tokenizer/replace.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
@@ -119,8 +120,9 @@ std::string Joined(const Strings& tokens, std::string_view between) {
 
 struct DecoderChain::Step {
   Decoder what;
+  std::optional<Replacer> replacer;
 
-  Strings Apply(Strings tokens) const {
+  absl::StatusOr<Strings> Apply(Strings tokens) const {
     if (std::holds_alternative<JoinBytes>(what)) return Strings{BytesOfTokens(tokens)};
     if (std::holds_alternative<JoinByteTokens>(what)) return JoinByteRuns(tokens);
     if (std::holds_alternative<Fuse>(what)) return Strings{Joined(tokens, "")};
@@ -143,8 +145,10 @@ struct DecoderChain::Step {
         if (pieces->cleanup) Cleanup(&token);
       } else if (const auto* suffixed = std::get_if<JoinSuffixed>(&what)) {
         ReplaceAll(suffixed->suffix, i + 1 == tokens.size() ? "" : " ", &token);
-      } else if (const auto* replace = std::get_if<Replace>(&what)) {
-        ReplaceAll(replace->pattern.text, replace->content, &token);
+      } else if (replacer.has_value()) {
+        std::string replaced;
+        RETURN_IF_ERROR(replacer->Append(token, &replaced));
+        token = std::move(replaced);
       }
     }
     return tokens;
@@ -163,8 +167,7 @@ absl::StatusOr<DecoderChain> DecoderChain::Make(const std::vector<Decoder>& deco
     auto step = std::make_unique<Step>();
     step->what = decoder;
     if (const auto* replace = std::get_if<Replace>(&decoder)) {
-      if (replace->pattern.is_regex)
-        return Unimplemented("a decoder that replaces a regular expression is not supported");
+      ASSIGN_OR_RETURN(step->replacer, Replacer::Make(*replace));
     }
     chain.steps_.push_back(std::move(step));
   }
@@ -175,8 +178,10 @@ bool DecoderChain::is_of_bytes() const {
   return steps_.size() == 1 && std::holds_alternative<JoinBytes>(steps_[0]->what);
 }
 
-std::string DecoderChain::Decode(std::vector<std::string> tokens) const {
-  for (const std::unique_ptr<Step>& step : steps_) tokens = step->Apply(std::move(tokens));
+absl::StatusOr<std::string> DecoderChain::Decode(std::vector<std::string> tokens) const {
+  for (const std::unique_ptr<Step>& step : steps_) {
+    ASSIGN_OR_RETURN(tokens, step->Apply(std::move(tokens)));
+  }
   return Joined(tokens, has_decoder_ ? "" : " ");
 }
 

@@ -13,8 +13,8 @@ namespace engine::tokenizer {
 
 class DecoderChain {
  public:
-  // Without decoders, tokens are joined by blanks where `has_decoder` is false. Unimplemented: a decoder that replaces a
-  // regular expression, which may not come to an end.
+  // Without decoders, tokens are joined by blanks where `has_decoder` is false. InvalidArgument, Unimplemented: a regular
+  // expression that is not understood.
   static absl::StatusOr<DecoderChain> Make(const std::vector<Decoder>& decoders, bool has_decoder);
   DecoderChain(DecoderChain&&) noexcept;
   DecoderChain& operator=(DecoderChain&&) noexcept;
@@ -22,8 +22,8 @@ class DecoderChain {
 
   // Whether the text of tokens is the bytes that each of them shows, one behind the other.
   bool is_of_bytes() const;
-  // The text of these token strings.
-  std::string Decode(std::vector<std::string> tokens) const;
+  // The text of these token strings. ResourceExhausted: a regular expression takes too long on one of them.
+  absl::StatusOr<std::string> Decode(std::vector<std::string> tokens) const;
 
  private:
   struct Step;

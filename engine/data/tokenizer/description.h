@@ -99,11 +99,13 @@ struct SplitWhitespace {};  // at white space, which vanishes
 struct SplitDelimiter {
   std::string delimiter;  // one character, which vanishes
 };
+struct SplitScripts {
+};  // before a character of another script; what is of any script joins the word before it
 struct SplitLength {
   std::int64_t characters = 5;
 };
 using PreTokenizer = std::variant<SplitBytes, Metaspace, Split, SplitDigits, SplitPunctuation, SplitBert,
-                                  SplitWords, SplitWhitespace, SplitDelimiter, SplitLength>;
+                                  SplitWords, SplitWhitespace, SplitDelimiter, SplitScripts, SplitLength>;
 
 // --------------------------------------------------------------------------------------------------------- models
 struct Merge {
@@ -124,6 +126,9 @@ struct BpeModel {
   // GPT-2's own program merges all occurrences of a pair before it looks for the next; others look after each merge. The
   // two differ where a merge makes a pair of lower rank, which training never does.
   bool in_rounds = false;
+  // By id: tokens that merges make on the way to others and that no text becomes; one that is left at the end is cut again
+  // into the two that it was made of. Which they are does not depend on the text around it. Empty: none.
+  std::vector<bool> unused;
 };
 struct UnigramModel {
   Vocabulary vocabulary;
@@ -143,6 +148,11 @@ struct WordPieceModel {
 struct WordLevelModel {
   Vocabulary vocabulary;
   std::int32_t unknown = kNoToken;
+  // SentencePiece's models of words: what the model is given is cut before each blank symbol, unknown neighbours are one or
+  // become bytes, and some tokens are never found.
+  bool cuts_at_blanks = false;
+  bool byte_fallback = false;
+  std::vector<bool> never;  // by id; empty: none
 };
 using Model = std::variant<BpeModel, UnigramModel, WordPieceModel, WordLevelModel>;
 

@@ -51,8 +51,11 @@ absl::StatusOr<std::unique_ptr<JsonFile>> JsonFile::Parse(const std::string& pat
 JsonPlace JsonFile::Root() { return {this, "", root_}; }
 
 JsonPlace JsonPlace::operator[](std::string_view name) const {
-  JsonPlace member(file_, path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name),
-                   std::nullopt);
+  std::string path;
+  path.reserve(path_.size() + 1 + name.size());
+  if (!path_.empty()) path.append(path_).append(".");
+  path.append(name);
+  JsonPlace member(file_, std::move(path), std::nullopt);
   if (is_missing()) return member;
   simdjson::dom::object object;
   if (value_->get(object) != simdjson::SUCCESS) {

@@ -15,10 +15,10 @@ constexpr std::array kNormalizerNames = {
     "",        "Lowercase",      "StripAccents", "Nmt",       "Strip",        "Prepend",
     "Replace", "BertNormalizer", "Precompiled",  "ByteLevel", "SentencePiece"};
 static_assert(kNormalizerNames.size() == std::variant_size_v<Normalizer>);
-constexpr std::array kPreTokenizerNames = {"ByteLevel",  "Metaspace",       "Split",
-                                           "Digits",     "Punctuation",     "BertPreTokenizer",
-                                           "Whitespace", "WhitespaceSplit", "CharDelimiterSplit",
-                                           "FixedLength"};
+constexpr std::array kPreTokenizerNames = {"ByteLevel",      "Metaspace",       "Split",
+                                           "Digits",         "Punctuation",     "BertPreTokenizer",
+                                           "Whitespace",     "WhitespaceSplit", "CharDelimiterSplit",
+                                           "UnicodeScripts", "FixedLength"};
 static_assert(kPreTokenizerNames.size() == std::variant_size_v<PreTokenizer>);
 constexpr std::array kDecoderNames = {"ByteLevel", "Metaspace", "WordPiece",  "ByteFallback", "Fuse",
                                       "Strip",     "Replace",   "BPEDecoder", "CTC"};

@@ -3,6 +3,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
@@ -26,6 +27,7 @@ std::size_t InvalidPrefix(std::string_view text) {
 }  // namespace
 
 struct Pipeline::Workspace {
+  std::thread::id last;  // that used it
   std::vector<Segment> segments;
   std::vector<Segment> pieces;
   std::string normalized;
@@ -40,17 +42,24 @@ struct Pipeline::Workspace {
   LongWordCache long_words;
 };
 
-// One of the idle workspaces, or a new one, for the time of one call.
+// One of the idle workspaces, or a new one, for the time of one call. A thread gets the one that it had before where that is
+// idle: what it learned is in this processor's own cache.
 struct Pipeline::WorkspaceLease {
   explicit WorkspaceLease(const Pipeline* pipeline) : pipeline_(pipeline) {
     {
       const std::lock_guard lock(pipeline->mutex_);
-      if (!pipeline->idle_.empty()) {
-        work = std::move(pipeline->idle_.back());
-        pipeline->idle_.pop_back();
+      auto& idle = pipeline->idle_;
+      const auto own = std::find_if(idle.begin(), idle.end(), [](const std::unique_ptr<Workspace>& one) {
+        return one->last == std::this_thread::get_id();
+      });
+      if (own != idle.end()) std::swap(*own, idle.back());
+      if (!idle.empty()) {
+        work = std::move(idle.back());
+        idle.pop_back();
       }
     }
     if (work == nullptr) work = std::make_unique<Workspace>();
+    work->last = std::this_thread::get_id();
   }
   ~WorkspaceLease() {
     const std::lock_guard lock(pipeline_->mutex_);
@@ -88,9 +97,10 @@ absl::Status Pipeline::Prepare() {
   }
   ASSIGN_OR_RETURN(encoder_, MakeWordEncoder(description_.model, of_bytes_));
   ASSIGN_OR_RETURN(decoder_, DecoderChain::Make(description_.decoders, description_.has_decoder));
-  RETURN_IF_ERROR(MakeFinders());
-  MakeTokens();
-  return absl::OkStatus();
+  vocab_size_ = VocabularyOf(description_.model).size();
+  for (const AddedToken& token : description_.added_tokens)
+    vocab_size_ = std::max(vocab_size_, std::int64_t{token.id} + 1);
+  return MakeFinders();
 }
 
 std::optional<Pipeline::Blanks> Pipeline::BlanksOf(const Description& description) {
@@ -165,12 +175,14 @@ absl::Status Pipeline::MakeFinders() {
   return absl::OkStatus();
 }
 
-void Pipeline::MakeTokens() {
+const std::vector<Pipeline::Token>& Pipeline::Tokens() const {
+  std::call_once(tokens_once_, [this] { MakeTokens(); });
+  return token_of_id_;
+}
+
+void Pipeline::MakeTokens() const {
   const Vocabulary& vocabulary = VocabularyOf(description_.model);
-  std::size_t size = static_cast<std::size_t>(vocabulary.size());
-  for (const AddedToken& token : description_.added_tokens)
-    size = std::max(size, static_cast<std::size_t>(token.id) + 1);
-  token_of_id_.resize(size);
+  token_of_id_.resize(static_cast<std::size_t>(vocab_size_));
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
     if (vocabulary.Has(id)) token_of_id_[static_cast<std::size_t>(id)] = {vocabulary.Token(id), true, false};
   }
@@ -400,10 +412,11 @@ absl::Status Pipeline::EncodeAnew(Words words, std::string_view word, bool is_fi
   return absl::OkStatus();
 }
 
-std::string Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_special, std::int32_t skip) const {
-  const auto token_of = [this](std::int32_t id) -> const Token* {
-    if (id < 0 || id >= vocab_size() || !token_of_id_[static_cast<std::size_t>(id)].is_used) return nullptr;
-    return &token_of_id_[static_cast<std::size_t>(id)];
+absl::StatusOr<std::string> Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_special,
+                                             std::int32_t skip) const {
+  const auto token_of = [this, &all = Tokens()](std::int32_t id) -> const Token* {
+    const bool is_used = id >= 0 && id < vocab_size() && all[static_cast<std::size_t>(id)].is_used;
+    return is_used ? &all[static_cast<std::size_t>(id)] : nullptr;
   };
   const bool of_bytes = decoder_->is_of_bytes();
   std::string text;

@@ -42,15 +42,14 @@ class Pipeline {
                       std::vector<std::int32_t>* ids) const;
 
   // The text of ids. An id that is no token's is U+FFFD; special tokens are left out where `skip_special`, and `skip`
-  // always. Where words are bytes, a text that ends inside a character ends in a part of its bytes.
-  std::string Decode(std::span<const std::int32_t> ids, bool skip_special,
-                     std::int32_t skip = kNoToken) const;
+  // always. Where words are bytes, a text that ends inside a character ends in a part of its bytes. ResourceExhausted: a
+  // regular expression of a decoder takes too long.
+  absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids, bool skip_special,
+                                     std::int32_t skip = kNoToken) const;
 
   const Description& description() const { return description_; }
   bool is_of_bytes() const { return of_bytes_; }
-  std::int64_t vocab_size() const {
-    return static_cast<std::int64_t>(token_of_id_.size());
-  }  // the largest id plus 1
+  std::int64_t vocab_size() const { return vocab_size_; }  // the largest id plus 1
 
  private:
   struct Workspace;
@@ -63,7 +62,8 @@ class Pipeline {
   explicit Pipeline(Description description);
   absl::Status Prepare();
   absl::Status MakeFinders();
-  void MakeTokens();
+  const std::vector<Token>& Tokens() const;
+  void MakeTokens() const;
 
   absl::Status EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options,
                            Workspace* work, std::vector<std::int32_t>* ids) const;
@@ -116,8 +116,11 @@ class Pipeline {
   std::optional<DecoderChain> decoder_;
   AddedTokenFinder raw_tokens_;
   AddedTokenFinder normalized_tokens_;
-  std::vector<Token> token_of_id_;
-  std::string token_bytes_;  // that are shown in the vocabulary as other characters
+  std::int64_t vocab_size_ = 0;
+  // What decoding needs, made when a text is decoded for the first time.
+  mutable std::once_flag tokens_once_;
+  mutable std::vector<Token> token_of_id_;
+  mutable std::string token_bytes_;  // that are shown in the vocabulary as other characters
 
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;  // of threads that are not encoding

@@ -9,9 +9,9 @@
 
 #include "engine/base/cache_folder.h"
 #include "engine/base/file.h"
-#include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/data/tokenizer/config_file.h"
 #include "engine/data/tokenizer/read_json.h"
 
 namespace engine::tokenizer {
@@ -19,7 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostConfigBytes = std::int64_t{64} << 20;
 constexpr std::uintmax_t kLargeJson = std::uintmax_t{1}
                                       << 20;  // bytes from which a compiled copy is worth it
 
@@ -61,6 +60,9 @@ bool IsVocabularyAlone(const fs::path& path) {
   return path.filename() == "vocab.json" || path.filename() == "encoder.json";
 }
 
+// A list of words has no mark of its own: vocab.txt, bert-base-uncased-vocab.txt.
+bool IsBertVocabulary(const fs::path& path) { return path.filename().string().ends_with("vocab.txt"); }
+
 absl::StatusOr<Description> ReadGpt2Beside(const std::string& vocab_file) {
   const fs::path folder = fs::path(vocab_file).parent_path();
   const std::string merges = FirstOf(folder, {"merges.txt", "vocab.bpe"});
@@ -72,6 +74,7 @@ absl::StatusOr<Description> ReadGpt2Beside(const std::string& vocab_file) {
 }
 
 absl::StatusOr<Description> ReadOneFile(const std::string& path) {
+  if (IsBertVocabulary(path)) return ReadBertVocabulary(path);
   ASSIGN_OR_RETURN(const std::string beginning, Beginning(path));
   const std::size_t first = beginning.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return InvalidArgument("{}: error: is empty", ShownPath(path));
@@ -90,8 +93,8 @@ absl::StatusOr<Description> ReadOneFile(const std::string& path) {
 }
 
 absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
-  std::string file =
-      FirstOf(folder, {"tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json"});
+  std::string file = FirstOf(folder, {"tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json",
+                                      "encoder.json", "vocab.txt"});
   if (!file.empty()) return file;
   std::vector<std::string> ranks;
   std::error_code error;
@@ -105,27 +108,17 @@ absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
                            ranks.size());
   return NotFound(
       "{}: error: has no tokenizer: no tokenizer.json, tokenizer.model, spiece.model, vocab.json, "
-      "encoder.json or *.tiktoken",
+      "encoder.json, vocab.txt or *.tiktoken",
       ShownPath(folder));
 }
 
 // The special token of that name, "eos_token", of a folder's tokenizer_config.json; kNoToken where there is none.
 absl::StatusOr<std::int32_t> ConfiguredToken(const std::string& folder, const std::string& name,
                                              const Description& description) {
-  const std::string path = FirstOf(folder, {"tokenizer_config.json"});
-  if (path.empty()) return kNoToken;
-  ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostConfigBytes));
-  // These files hold 10^30 as an integer (model_max_length), which simdjson does not take.
-  ASSIGN_OR_RETURN(const nlohmann::json root, ParseJson(text, ShownPath(path)));
-  if (!root.is_object())
-    return InvalidArgument("{}: error: must be an object, and is {}", ShownPath(path), TypeOf(root));
-  const auto found = root.find(name);
-  if (found == root.end() || found->is_null()) return kNoToken;
-  const bool has_content = found->is_object() && found->contains("content");
-  const nlohmann::json& token = has_content ? (*found)["content"] : *found;
-  if (token.is_string()) return FindToken(description, token.get<std::string>());
-  return InvalidArgument("{}: error: {}{} must be a string, and is {}", ShownPath(path), name,
-                         has_content ? ".content" : "", TypeOf(token));
+  ASSIGN_OR_RETURN(const ConfigFile config,
+                   ConfigFile::Open((fs::path(folder) / "tokenizer_config.json").string()));
+  ASSIGN_OR_RETURN(const AddedToken token, config.Token(name, /*special=*/true));
+  return token.content.empty() ? kNoToken : FindToken(description, token.content);
 }
 
 std::int32_t FirstToken(const Description& description, std::initializer_list<std::string_view> names,
@@ -202,6 +195,10 @@ std::vector<std::string> TokenizerFiles(const std::string& path) {
   std::vector<std::string> files = {file};
   const fs::path folder = fs::path(file).parent_path();
   if (IsVocabularyAlone(file)) files.push_back(FirstOf(folder, {"merges.txt", "vocab.bpe"}));
+  if (IsBertVocabulary(file)) {
+    files.push_back(FirstOf(folder, {"special_tokens_map.json"}));
+    files.push_back(FirstOf(folder, {"added_tokens.json"}));
+  }
   files.push_back(FirstOf(folder, {"tokenizer_config.json"}));
   std::erase(files, "");
   return files;

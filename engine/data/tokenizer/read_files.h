@@ -11,10 +11,11 @@
 namespace engine::tokenizer {
 
 // The tokenizer of a file, or of a Hugging Face folder, in which the first of these counts that is there: tokenizer.json,
-// tokenizer.model (or spiece.model), vocab.json with merges.txt, and the only *.tiktoken. What a file is, its contents
-// say: a tokenizer.json, GPT-2's vocab.json (encoder.json) with its merges.txt (vocab.bpe) beside, a SentencePiece model, or
-// tiktoken's ranks. tokenizer_config.json beside names the token that ends a document where no token has one of the
-// usual names of it. NotFound, InvalidArgument, Unimplemented, DataLoss.
+// tokenizer.model (or spiece.model), vocab.json with merges.txt, vocab.txt, and the only *.tiktoken. What a file is, its
+// contents say: a tokenizer.json, GPT-2's vocab.json (encoder.json) with its merges.txt (vocab.bpe) beside, a SentencePiece
+// model, or tiktoken's ranks; BERT's vocabulary is known by its name, which ends in vocab.txt. tokenizer_config.json beside names
+// the token that ends a document where no token has one of the usual names of it. NotFound, InvalidArgument, Unimplemented,
+// DataLoss.
 absl::StatusOr<Description> ReadTokenizer(const std::string& path);
 
 // The files that ReadTokenizer reads for the path, as far as they are there.
@@ -23,7 +24,12 @@ std::vector<std::string> TokenizerFiles(const std::string& path);
 // GPT-2's two files (Radford et al. 2019): an object from token to id, and a merge a line.
 absl::StatusOr<Description> ReadGpt2Files(const std::string& vocab_file, const std::string& merges_file);
 
-// A SentencePiece model (sentencepiece_model.proto, proto2) of the kinds BPE and Unigram.
+// BERT's vocabulary: a line a token, whose number is its id (WordPiece). Which special tokens there are and how text is
+// normalized, tokenizer_config.json, special_tokens_map.json and added_tokens.json beside say as far as they are there, as
+// transformers' BertTokenizerFast reads them; without them letters become lower case, as there.
+absl::StatusOr<Description> ReadBertVocabulary(const std::string& path);
+
+// A SentencePiece model (sentencepiece_model.proto, proto2).
 absl::StatusOr<Description> ReadSentencePiece(const std::string& path);
 
 // tiktoken's ranks: a line a token, its bytes in base64 and its rank, which is its id. The pattern and the special tokens

@@ -167,11 +167,13 @@ void ReadPreTokenizer(const JsonPlace& place, const std::string& type, std::vect
     place.Only({"type", "length"});
     parts->push_back(SplitLength{place["length"].Integer(1, kMostCharacters, 5)});
   } else if (type == "UnicodeScripts") {
-    place["type"].Fail("the pre-tokenizer \"UnicodeScripts\" is not supported here");
+    place.Only({"type"});
+    parts->push_back(SplitScripts{});
   } else {
     place["type"].Fail(
         "the pre-tokenizer \"{}\" is unknown; there are ByteLevel, Metaspace, Split, Digits, Punctuation, "
-        "BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, FixedLength and Sequence",
+        "BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, UnicodeScripts, FixedLength and "
+        "Sequence",
         Shown(type));
   }
 }
@@ -534,15 +536,16 @@ absl::StatusOr<Description> ReadTokenizerJson(const std::string& path, const std
     return ReadRoot(file.get(), path, nullptr);
   }
   ASSIGN_OR_RETURN(const FileView view, FileView::Open(path));
-  const std::string compiled_file = CompiledFile(cache, view.bytes());
-  if (std::optional<CompiledModel> compiled = ReadCompiled(compiled_file, view.bytes())) {
+  const Contents contents(view.bytes());
+  const std::string compiled_file = CompiledFile(cache, contents);
+  if (std::optional<CompiledModel> compiled = ReadCompiled(compiled_file, contents)) {
     ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, compiled->rest));
     return ReadRoot(file.get(), path, &*compiled);
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, view.bytes()));
   ASSIGN_OR_RETURN(Description description, ReadRoot(file.get(), path, nullptr));
   if (const auto* bpe = std::get_if<BpeModel>(&description.model))
-    WriteCompiled(compiled_file, view.bytes(), WithoutTables(file->Root()), *bpe);
+    WriteCompiled(compiled_file, contents, WithoutTables(file->Root()), *bpe);
   return description;
 }
 

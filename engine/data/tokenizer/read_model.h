@@ -34,6 +34,11 @@ class MergeBuilder {
 // has the lowest rank. `rank_of` has the ranks by id; negative: of no merge.
 void AddAllMerges(const std::vector<std::int32_t>& rank_of, BpeModel* model);
 
+// Whether a text cannot become the id; `never` may be empty.
+inline bool IsNever(const std::vector<bool>& never, std::int32_t id) {
+  return !never.empty() && never[static_cast<std::size_t>(id)];
+}
+
 // The token by which a byte that has no other is shown: "<0x0A>".
 std::string ByteToken(unsigned char byte);
 

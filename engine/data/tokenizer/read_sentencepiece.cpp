@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -78,6 +79,7 @@ class FieldReader {
   std::string_view rest_;
 };
 
+enum ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kCharacter = 4 };
 enum PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
 struct Piece {
@@ -89,7 +91,7 @@ struct Piece {
 // What of sentencepiece_model.proto is used, with its defaults.
 struct ModelProto {
   std::vector<Piece> pieces;
-  std::uint64_t model_type = 1;  // 1 Unigram, 2 BPE, 3 word, 4 character
+  std::uint64_t model_type = kUnigram;
   bool treat_whitespace_as_suffix = false;
   bool byte_fallback = false;
   std::int32_t unknown = 0;
@@ -183,10 +185,11 @@ absl::Status CheckPieces(const ModelProto& proto, Vocabulary* vocabulary) {
   return absl::OkStatus();
 }
 
+// Whether pieces of the type are found in text by the model itself.
+bool IsOfText(const Piece& piece) { return piece.type == kNormal || piece.type == kUnused; }
+
 // Pieces merge by their scores, the highest first; equal scores from left to right.
-absl::StatusOr<BpeModel> BpeOfPieces(const ModelProto& proto, Vocabulary vocabulary) {
-  BpeModel model;
-  model.vocabulary = std::move(vocabulary);
+void AddMerges(const ModelProto& proto, BpeModel* model) {
   std::vector<std::size_t> order(proto.pieces.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -197,21 +200,30 @@ absl::StatusOr<BpeModel> BpeOfPieces(const ModelProto& proto, Vocabulary vocabul
   float last = 0;
   for (const std::size_t id : order) {
     const Piece& piece = proto.pieces[id];
-    if (piece.type == kUnused) {
-      return Unimplemented("piece {} \"{}\" is unused, which is not supported in a BPE model", id,
-                           Shown(piece.text));
-    }
-    if (piece.type != kNormal) continue;
+    if (!IsOfText(piece)) continue;
     if (rank < 0 || piece.score != last) ++rank;
     last = piece.score;
     rank_of[id] = rank;
   }
-  AddAllMerges(rank_of, &model);
+  AddAllMerges(rank_of, model);
   const auto is_frozen = [&](const Merge& merge) {
-    return proto.pieces[static_cast<std::size_t>(merge.left)].type != kNormal ||
-           proto.pieces[static_cast<std::size_t>(merge.right)].type != kNormal;
+    return !IsOfText(proto.pieces[static_cast<std::size_t>(merge.left)]) ||
+           !IsOfText(proto.pieces[static_cast<std::size_t>(merge.right)]);
   };
-  std::erase_if(model.merges, is_frozen);
+  std::erase_if(model->merges, is_frozen);
+}
+
+// A model of characters is a BPE without merges.
+BpeModel BpeOfPieces(const ModelProto& proto, Vocabulary vocabulary) {
+  BpeModel model;
+  model.vocabulary = std::move(vocabulary);
+  if (proto.model_type == kBpe) {
+    AddMerges(proto, &model);
+    const auto is_unused = [](const Piece& piece) { return piece.type == kUnused; };
+    if (std::any_of(proto.pieces.begin(), proto.pieces.end(), is_unused)) {
+      for (const Piece& piece : proto.pieces) model.unused.push_back(is_unused(piece));
+    }
+  }
   model.unknown = proto.unknown;
   model.fuse_unknown = true;
   model.byte_fallback = proto.byte_fallback;
@@ -244,6 +256,24 @@ UnigramModel UnigramOfPieces(const ModelProto& proto, Vocabulary vocabulary) {
   return model;
 }
 
+// Words that are user-defined or unused are words as others.
+WordLevelModel WordsOfPieces(const ModelProto& proto, Vocabulary vocabulary) {
+  WordLevelModel model;
+  model.vocabulary = std::move(vocabulary);
+  model.unknown = proto.unknown;
+  model.cuts_at_blanks = true;
+  model.byte_fallback = proto.byte_fallback;
+  for (const Piece& piece : proto.pieces)
+    model.never.push_back(!IsOfText(piece) && piece.type != kUserDefined);
+  return model;
+}
+
+Model ModelOfPieces(const ModelProto& proto, Vocabulary vocabulary) {
+  if (proto.model_type == kUnigram) return UnigramOfPieces(proto, std::move(vocabulary));
+  if (proto.model_type == kWord) return WordsOfPieces(proto, std::move(vocabulary));
+  return BpeOfPieces(proto, std::move(vocabulary));
+}
+
 }  // namespace
 
 absl::StatusOr<Description> ReadSentencePiece(const std::string& path) {
@@ -264,28 +294,22 @@ absl::StatusOr<Description> ReadSentencePiece(const std::string& path) {
                                .escape_whitespaces = proto.escape_whitespaces,
                                .whitespace_is_suffix = proto.treat_whitespace_as_suffix,
                                .user_defined = {}};
-  const bool is_bpe = proto.model_type == 2;
+  constexpr std::array kKinds = {"Unigram", "BPE", "words", "characters"};  // from kUnigram on
+  if (proto.model_type < kUnigram || proto.model_type > kCharacter)
+    return located(DataLoss("the model is of the unknown type {}; there are 1 to 4", proto.model_type));
+  const bool finds_own = proto.model_type == kBpe || proto.model_type == kCharacter;
   for (std::size_t i = 0; i < proto.pieces.size(); ++i) {
     const Piece& piece = proto.pieces[i];
     const bool is_own = piece.type == kUserDefined;
     if (is_own) rules.user_defined.emplace_back(piece.text);
-    if (!(is_own && is_bpe) && piece.type != kControl && piece.type != kUnknown) continue;
+    if (!(is_own && finds_own) && piece.type != kControl && piece.type != kUnknown) continue;
     description.added_tokens.push_back({.id = static_cast<std::int32_t>(i),
                                         .content = std::string(piece.text),
                                         .normalized = is_own,
                                         .special = !is_own});
   }
   description.normalizers = {std::move(rules)};
-  if (is_bpe) {
-    absl::StatusOr<BpeModel> model = BpeOfPieces(proto, std::move(vocabulary));
-    if (!model.ok()) return located(model.status());
-    description.model = *std::move(model);
-  } else if (proto.model_type == 1) {
-    description.model = UnigramOfPieces(proto, std::move(vocabulary));
-  } else {
-    return located(Unimplemented("the model is of the type {}; supported are 1 (Unigram) and 2 (BPE)",
-                                 proto.model_type));
-  }
+  description.model = ModelOfPieces(proto, std::move(vocabulary));
   description.has_decoder = true;
   description.decoders = {Replace{{"\u2581", false}, " "}, JoinByteTokens{}, Fuse{}};
   if (proto.add_dummy_prefix && !proto.treat_whitespace_as_suffix)
@@ -302,7 +326,8 @@ absl::StatusOr<Description> ReadSentencePiece(const std::string& path) {
     description.end_of_document = proto.end;
     description.end_of_document_from = "the model's end of a sentence";
   }
-  description.source = fmt::format("{} (SentencePiece, {})", ShownPath(path), is_bpe ? "BPE" : "Unigram");
+  description.source =
+      fmt::format("{} (SentencePiece, {})", ShownPath(path), kKinds[proto.model_type - kUnigram]);
   return description;
 }
 

@@ -118,4 +118,9 @@ BreakProperties BreakOf(char32_t code_point) {
   return {static_cast<Break>(value & 15), (value & 16) != 0, (value & 32) != 0, (value & 64) != 0};
 }
 
+std::uint8_t ScriptOf(char32_t code_point) {
+  static const std::uint8_t* const table = Expand(kScriptRuns, kScriptRunsSize).release();
+  return code_point < kCodePoints ? table[code_point] : 0;
+}
+
 }  // namespace engine::tokenizer

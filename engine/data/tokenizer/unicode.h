@@ -112,4 +112,8 @@ struct BreakProperties {
 };
 BreakProperties BreakOf(char32_t code_point);
 
+// A number for the script of a code point (9.0), as SentencePiece takes them: Hiragana and Katakana are Han. 0: of any
+// script, which are the space and what is unassigned.
+std::uint8_t ScriptOf(char32_t code_point);
+
 }  // namespace engine::tokenizer

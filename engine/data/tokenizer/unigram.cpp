@@ -13,7 +13,7 @@ Trie TrieOf(const UnigramModel& model) {
   std::vector<std::pair<std::string_view, std::int32_t>> pieces;
   for (std::int32_t id = 0; id < model.vocabulary.size(); ++id) {
     const std::string_view piece = model.vocabulary.Token(id);
-    if (piece.empty() || (!model.never.empty() && model.never[static_cast<std::size_t>(id)])) continue;
+    if (piece.empty() || IsNever(model.never, id)) continue;
     pieces.emplace_back(piece, id);
   }
   return Trie(std::move(pieces));
@@ -80,7 +80,7 @@ class UnigramEncoder final : public WordEncoder {
   static constexpr std::uint32_t kNowhere = std::numeric_limits<std::uint32_t>::max();
 
   void AddUnknown(std::string_view text, std::vector<std::int32_t>* backwards) const {
-    if (const std::int32_t id = model_.vocabulary.Find(text); id != kNoToken) {
+    if (const std::int32_t id = model_.vocabulary.Find(text); id != kNoToken && !IsNever(model_.never, id)) {
       backwards->push_back(id);
       return;
     }

@@ -91,9 +91,8 @@ bool Vocabulary::SetTables(const Tables& tables) {
   std::size_t full = 0;
   for (std::size_t i = 0; i < slots; ++i) {
     const std::int32_t id_plus_1 = made.slots_[i].id_plus_1;
-    if (id_plus_1 == 0) continue;
-    if (!made.Has(id_plus_1 - 1)) return false;
-    ++full;
+    if (id_plus_1 < 0 || static_cast<std::size_t>(id_plus_1) > spans) return false;
+    full += id_plus_1 != 0;
   }
   if (full != static_cast<std::size_t>(made.tokens_) || slots < 2 * full) return false;
   made.bytes_ = tables.tokens;

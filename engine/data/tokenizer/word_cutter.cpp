@@ -104,6 +104,24 @@ void CutWords(std::string_view text, std::vector<std::string_view>* words) {
   }
 }
 
+// What stands before the first character of one script is in no word, as in the reference library.
+void CutScripts(std::string_view text, std::vector<std::string_view>* words) {
+  int last = 0;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    char32_t c = 0;
+    const std::size_t length = DecodeUtf8(text.substr(at), &c);
+    const int script = ScriptOf(c);
+    if (script != 0 && script != last) {
+      if (last != 0) words->push_back(text.substr(begin, at - begin));
+      begin = at;
+      last = script;
+    }
+    at += length;
+  }
+  if (last != 0) words->push_back(text.substr(begin));
+}
+
 void CutLength(std::string_view text, std::int64_t characters, std::vector<std::string_view>* words) {
   for (std::size_t begin = 0; begin < text.size();) {
     std::size_t end = begin;
@@ -174,6 +192,8 @@ struct WordCutter::Step {
       DecodeUtf8(delimiter->delimiter, &at);
       CutAt(
           text, Behavior::kRemoved, [at](char32_t c) { return c == at; }, words);
+    } else if (std::holds_alternative<SplitScripts>(what)) {
+      CutScripts(text, words);
     } else {
       CutLength(text, std::get<SplitLength>(what).characters, words);
     }

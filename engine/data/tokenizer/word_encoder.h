@@ -1,6 +1,7 @@
 // The models: a word becomes ids. What a word becomes depends on nothing around it.
 #pragma once
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
@@ -31,6 +32,7 @@ struct WordWorkspace {
     std::uint32_t begin;
   };
   std::vector<Node> nodes;
+  absl::flat_hash_map<std::int32_t, std::pair<std::int32_t, std::int32_t>> parts;  // of unused tokens
 };
 
 class WordEncoder {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/status.h"
+#include "engine/data/tokenizer/read_model.h"
 #include "engine/data/tokenizer/trie.h"
 #include "engine/data/tokenizer/word_encoder.h"
 
@@ -64,11 +65,25 @@ class WordPieceEncoder final : public WordEncoder {
 class WordLevelEncoder final : public WordEncoder {
  public:
   explicit WordLevelEncoder(const WordLevelModel& model) : model_(model) {}
-  absl::Status Encode(std::string_view word, WordWorkspace* /*work*/,
+  absl::Status Encode(std::string_view text, WordWorkspace* /*work*/,
                       std::vector<std::int32_t>* ids) const override {
-    const std::int32_t id = model_.vocabulary.Find(word);
-    if (id == kNoToken) return AddUnknownWord(model_.unknown, word, ids);
-    ids->push_back(id);
+    bool was_unknown = false;
+    while (!text.empty()) {
+      const std::string_view word =
+          text.substr(0, model_.cuts_at_blanks ? text.find(kBlankSymbol, 1) : text.size());
+      text.remove_prefix(word.size());
+      const std::int32_t id = model_.vocabulary.Find(word);
+      const bool is_unknown = id == kNoToken || IsNever(model_.never, id);
+      if (!is_unknown) {
+        ids->push_back(id);
+      } else if (model_.byte_fallback) {
+        for (const char byte : word)
+          ids->push_back(model_.vocabulary.Find(ByteToken(static_cast<unsigned char>(byte))));
+      } else if (!was_unknown) {
+        RETURN_IF_ERROR(AddUnknownWord(model_.unknown, word, ids));
+      }
+      was_unknown = is_unknown;
+    }
     return absl::OkStatus();
   }
 
