@@ -119,6 +119,13 @@ absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
                    fmt::format("'{}' has no letter that a job's name could be made of", recipe.path),
                    "name = \"gpt\"");
   }
+  if (job.name != NameFrom(job.name)) {
+    return ErrorOf(recipe, "launch.name",
+                   fmt::format("launch.name '{}' is no name of a job: small letters, digits and hyphens, a "
+                               "letter first, at most 50",
+                               job.name),
+                   fmt::format("name = \"{}\"", NameFrom(job.name)));
+  }
   job.recipe = launch.recipe.empty() ? recipe.path : launch.recipe;
   job.out = launch.out.empty() ? "runs/" + job.name : launch.out;
   job.gpus = cluster.device != "cpu";

@@ -132,6 +132,9 @@ TEST_CASE("jobs: what a scheduler must know and a recipe does not say is an erro
                     std::string::npos,
                 volume);
   CHECK(JobOf(Load(sets), "slurm").ok());  // which mounts nothing
+  const std::string name = ErrorOf({"launch.name=\"My_Job\""}, "slurm");
+  CHECK_MESSAGE(name.find("launch.name 'My_Job' is no name of a job") != std::string::npos, name);
+  CHECK_MESSAGE(name.find("name = \"my-job\"") != std::string::npos, name);
   sets = kTwoNodes;
   sets.emplace_back("launch.host_memory_bytes=0");
   CHECK(ErrorOf(sets, "jobset").find("launch.host_memory_bytes is 0, and Kubernetes") != std::string::npos);

@@ -53,6 +53,8 @@ std::string Numbers(const std::string& out) {
   std::string numbers;
   for (std::string line; std::getline(file, line);) {
     if (line.find("save_seconds") != std::string::npos) continue;
+    const std::size_t time = line.find("\"timestamp\"");
+    line.erase(time, line.find(',', time) + 1 - time);
     numbers += line.substr(0, line.find(",\"elapsed_ms\"")) + "\n";
   }
   return numbers;
