@@ -13,11 +13,11 @@
 namespace engine::data {
 
 void StartReading(std::span<const std::byte> mapped) {
-  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
-  const std::uintptr_t end = begin + mapped.size();
-  const std::uintptr_t first = begin / page * page;
-  if (end - first > page) madvise(reinterpret_cast<void*>(first), end - first, MADV_WILLNEED);
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t into =
+      reinterpret_cast<std::uintptr_t>(mapped.data()) % page;  // the page that it begins in
+  const std::size_t size = into + mapped.size();
+  if (size > page) madvise(const_cast<std::byte*>(mapped.data() - into), size, MADV_WILLNEED);
 }
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& name, Access access) {

@@ -53,7 +53,7 @@ absl::Status Save(const RunContext& run, const Position& position, checkpoint::R
   SaveReport report{.iteration = position.iteration, .elapsed_ms = MillisecondsSince(start)};
   run.reporter->Line(fmt::format("saved checkpoint of iteration {} to {}", position.iteration, root));
   retention.Saved(position.iteration);
-  const absl::Status pruned = retention.Prune();
+  absl::Status pruned = retention.Prune();
   report.stall_ms = MillisecondsSince(start);
   run.reporter->Saved(report);
   return pruned;
