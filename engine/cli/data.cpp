@@ -146,7 +146,7 @@ void PrintDuplicates(const data::BuildResult& result, bool dropped) {
         dropped ? ", and are left out" : "; --drop-duplicates leaves them out");
 }
 
-// What a build has made: its result, and what is to be said of the data sets.
+// A finished build: its result, and the lines that are printed of its data sets.
 struct Built {
   data::BuildResult result;
   std::string text;

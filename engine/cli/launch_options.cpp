@@ -56,8 +56,7 @@ absl::Status CheckNodes(const recipe::Recipe& recipe, const LaunchOptions& optio
       options.ranks_per_node && *options.ranks_per_node != each) {
     return InvalidArgument(
         "PET_NPROC_PER_NODE is {}, but the recipe's {} ranks on {} hosts are {} on each: change one of them, "
-        "or leave "
-        "it out",
+        "or leave it out",
         *options.ranks_per_node, recipe.world_size(), options.nodes, each);
   }
   if (options.nodes > 1 && options.coordinator.empty()) {
@@ -92,7 +91,8 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
   return supervisor;
 }
 
-// What another try may cure. Signals by which a person, or a scheduler, ended it at once mean what they say.
+// Whether another try may go well after a run that ended with this code. Signals by which a person, or a scheduler, ended it at once mean
+// what they say.
 bool MayGoWell(int code) {
   const int signal = code - kSignalBase;
   const bool was_killed = signal > 0 && signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
@@ -101,17 +101,13 @@ bool MayGoWell(int code) {
 
 // A host may take its own name for a loopback address (Debian's /etc/hosts), where no other host can come.
 absl::Status CheckOthersCanCome(const LaunchOptions& options, const launch::SupervisorOptions& supervisor) {
-  const auto is_loopback = [](const std::string& address) {
-    return address.starts_with("127.") || address == "::1";
-  };
   const std::string address = launch::LocalAddress(supervisor.listener);
   const std::string& given = supervisor.coordinator.host;
-  if (options.nodes == 1 || !is_loopback(address) || is_loopback(given) || given == "localhost")
-    return absl::OkStatus();
+  const bool is_meant = launch::IsLoopback(given) || given == "localhost";
+  if (options.nodes == 1 || is_meant || !launch::IsLoopback(address)) return absl::OkStatus();
   return Unavailable(
       "--coordinator {}: {} is {} for this machine itself (see its /etc/hosts), and the other hosts cannot "
-      "come there: give an "
-      "address that all can reach",
+      "come there: give an address that all can reach",
       supervisor.coordinator.ToString(), given, address);
 }
 
@@ -135,7 +131,8 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   return end;
 }
 
-// Waits; whether a signal has asked for a stop meanwhile. The run is saved as far as its newest checkpoint goes.
+// Waits so long, or until a signal asks for a stop, and says whether one did. No rank runs meanwhile: what the newest checkpoint has is
+// what is saved.
 bool StopComesWithin(std::chrono::milliseconds pause) {
   constexpr auto kLook = std::chrono::milliseconds(20);
   const StopSignals signals;

@@ -49,7 +49,8 @@ absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launc
 // The secret of --token-file. Errors: no such file, nothing in it.
 absl::StatusOr<std::string> ReadToken(const std::string& path);
 
-// What the program ends with, for whoever started it, where the run ended with this code (device.h, or 128 + the signal that ended a rank).
+// The program's exit code, which whoever started it chose, for a run that ended with `code`: one of device.h, or 128 + the signal that
+// ended a rank.
 int FinalCode(int code, const LaunchOptions& options);
 
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options);

@@ -38,7 +38,7 @@ std::string BuildId() {
 // wait in vain.
 absl::Status CheckReachable(const launch::Placement& placement, const launch::Descriptor& listener) {
   const std::string address = launch::LocalAddress(listener);
-  if (!placement.guessed_host || !(address.starts_with("127.") || address == "::1")) return absl::OkStatus();
+  if (!placement.guessed_host || !launch::IsLoopback(address)) return absl::OkStatus();
   return Unavailable(
       "{}: {}, where rank 0 is, is {} for itself (see its /etc/hosts), and the ranks of other hosts cannot "
       "come there: give ENGINE_COORDINATOR=HOST:PORT, an address that all can reach",

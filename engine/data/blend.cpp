@@ -37,9 +37,11 @@ double PairwiseSum(std::span<const double> values) {
   return sum;
 }
 
-// Takes one sample after the other from the data set that lags most. Of a block of samples only some data sets can be taken from, and
-// only among those is looked. For before the block as many data sets lag by `least` or more as it has samples, so that until its end one
-// of them has not been taken from, and lags by no less: one that cannot come to lag by `least` within the block is not taken from.
+// Takes one sample after the other from the data set that lags most behind its share. Samples are taken in blocks, and within a block only
+// those data sets are looked at that one of its samples can come from. Which ones these are: let `least` be a lag that at least kBlock
+// data sets have when the block begins. Before any sample of the block fewer than kBlock have been taken, so that one of those data sets
+// has given none yet and lags by `least` or more, as lags only grow meanwhile. So whatever is taken lags by `least` or more, and a data
+// set that cannot come to lag so much within the block cannot be taken from.
 class Laggards {
  public:
   explicit Laggards(std::span<const double> shares)
@@ -47,7 +49,7 @@ class Laggards {
 
   static constexpr std::size_t kBlock = 32;
 
-  // Looks for those that samples [begin, begin + kBlock) may come from.
+  // Finds the data sets that samples [begin, begin + kBlock) may come from.
   void BeginBlock(std::size_t begin) {
     for (const Candidate& candidate : candidates_) counts_[candidate.set] = candidate.count;
     const double drawn = Drawn(begin);
@@ -63,7 +65,7 @@ class Laggards {
     }
   }
 
-  // The data set and its sample that sample i of the block is: of those that lag most, the first.
+  // Sample i, one of the block: a data set, and which of its samples. Of several that lag most the first is taken.
   std::pair<std::int16_t, std::int64_t> Take(std::size_t i) {
     const double drawn = Drawn(i);
     Candidate* most = &candidates_.front();
@@ -88,7 +90,7 @@ class Laggards {
 
   static double Drawn(std::size_t sample) { return std::max(static_cast<double>(sample), 1.0); }
 
-  // By which at least kBlock data sets lag. That of the block before will do while not many more lag by it.
+  // A lag that at least kBlock data sets have, and few more than that. The answer for the block before is kept while it is still one.
   double Least() {
     if (lags_.size() <= kBlock) return -std::numeric_limits<double>::infinity();
     const auto lagging = static_cast<std::size_t>(

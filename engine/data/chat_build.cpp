@@ -14,7 +14,7 @@ namespace {
 
 std::string_view NameOf(LossOn loss_on) { return loss_on == LossOn::kAll ? "all" : "assistant"; }
 
-// Of the text and of where it is learned.
+// Two conversations are duplicates if their rendered texts are the same and the same places of them are learned; this hash tells.
 Hash128 HashOfChat(const ChatText& chat) {
   const std::string_view places(reinterpret_cast<const char*>(chat.learned.data()),
                                 chat.learned.size() * sizeof chat.learned[0]);

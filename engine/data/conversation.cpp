@@ -22,7 +22,7 @@ struct KeyRow {
   bool is_in_turn = false;  // and not in the record
 };
 
-// Of a record: other variables of the template.
+// These members of a record are variables of the template, beside its messages.
 constexpr std::string_view kDocuments = "documents";
 constexpr std::string_view kTemplateVariables = "chat_template_kwargs";
 

@@ -29,7 +29,7 @@ std::string KeyNames();
 // Sets the key of `name` ("role") to `key`; false: there is no such name.
 bool SetKey(std::string_view name, const std::string& key, ConversationKeys* keys);
 
-// What the keys are called that are set, "role=who".
+// One "NAME=KEY" ("role=who") for each name of which the caller has set the key.
 std::vector<std::string> SetKeys(const ConversationKeys& keys);
 // The members of a record that ReadConversation looks at.
 std::vector<std::string> RecordMembers(const ConversationKeys& keys);

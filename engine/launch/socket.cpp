@@ -163,6 +163,8 @@ int PortOf(const Descriptor& socket) { return std::atoi(HostAndPort(socket).seco
 
 std::string LocalAddress(const Descriptor& socket) { return HostAndPort(socket).first; }
 
+bool IsLoopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
 Descriptor Accept(const Descriptor& listener) {
   Descriptor socket(accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (socket.open()) SendAtOnce(socket.number());

@@ -49,6 +49,8 @@ absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint,
 int PortOf(const Descriptor& socket);
 // Numeric address of this end of a connection.
 std::string LocalAddress(const Descriptor& socket);
+// Whether an address, in digits, is one that no other host can come to.
+bool IsLoopback(const std::string& address);
 // The next connection; not open where there is none yet.
 Descriptor Accept(const Descriptor& listener);
 // Tries again until the deadline. The descriptor does not block.

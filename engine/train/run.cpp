@@ -77,9 +77,7 @@ class Training {
     if (!resume) {
       ASSIGN_OR_RETURN(start, AgreeOnStart(run_.recipe, run_.plan, run_.Leads(), run_.processes));
     }
-    if (run_.Leads()) {
-      RETURN_IF_ERROR(PrepareFolder(run_));
-    }
+    if (run_.Leads()) RETURN_IF_ERROR(PrepareFolder(run_));
     return TrainFrom(resume, start);
   }
 

@@ -183,7 +183,7 @@ TEST_CASE("nodes: two pods of a PyTorchJob are the two hosts of a run") {
   const int port = FreePort();
   const auto pod = [&](int node, const std::string& more) {
     return fmt::format(
-        "ENGINE_TOKEN=t RANK={} WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={} PET_NNODES=2 "
+        "RANK={} WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={} PET_NNODES=2 "
         "PET_NODE_RANK={} "
         "PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT={} {}",
         node, port, node, port, more);
@@ -200,6 +200,42 @@ TEST_CASE("nodes: two pods of a PyTorchJob are the two hosts of a run") {
   CHECK_MESSAGE(
       Contains(refused.output, "PET_NPROC_PER_NODE is 4, but the recipe's 2 ranks on 2 hosts are 1 on each"),
       refused.output);
+}
+
+TEST_CASE("nodes: a coordinator's name that is a loopback address for its own host is refused") {
+  const TinyRun tiny;
+  const std::string arguments = RunOf(
+      tiny, fmt::format(" --nodes 2 --node-rank 0 --coordinator 0x7f000001:{}", FreePort()));  // 127.0.0.1
+  const ProgramResult refused = RunProgram(arguments, "ENGINE_TOKEN=t");
+  CHECK(refused.exit_code == 1);
+  CHECK_MESSAGE(
+      Contains(refused.output,
+               "0x7f000001 is 127.0.0.1 for this machine itself (see its /etc/hosts), and the other hosts"),
+      refused.output);
+}
+
+TEST_CASE("restarts: hosts whose run has lost a rank meet again") {
+  const TinyRun tiny;
+  const int port = FreePort();
+  const auto host = [&](int node) {
+    return RunOf(
+        tiny, fmt::format(" --set training.iterations=60 --set checkpoint.interval=1 --set checkpoint.keep=2 "
+                          "--nodes 2 --node-rank {} --coordinator 127.0.0.1:{} --max-restarts 3",
+                          node, port));
+  };
+  Background first(tiny, "first", host(0), "ENGINE_TOKEN=t");
+  Background second(tiny, "second", host(1), "ENGINE_TOKEN=t");
+  REQUIRE_MESSAGE(WaitForMetrics(tiny.out, 2000), first.log());
+  REQUIRE(second.children().size() == 1);
+  kill(second.children().at(0), SIGKILL);
+  CHECK_MESSAGE(first.Wait(120) == 0, first.log());
+  CHECK_MESSAGE(second.Wait(60) == 0, second.log());
+  CHECK_MESSAGE(Contains(first.log(), "a rank of another host was lost; restart 1 of 3 in 1 s"), first.log());
+  CHECK_MESSAGE(Contains(second.log(), "was killed by signal 9 (Killed); restart 1 of 3 in 1 s"),
+                second.log());
+  CHECK(OutcomeIn(tiny.out)["outcome"] == "finished");
+  CHECK(NewestCheckpoint(tiny.out) == "iteration_0000060");
+  CHECK(!HasOrphans(tiny));
 }
 
 }  // namespace engine::launch

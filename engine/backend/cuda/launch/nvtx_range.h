@@ -8,7 +8,7 @@
 
 namespace engine::backend::cuda {
 
-// What a range shows; made once.
+// The name and the category that a profiler shows of a range. It is made once, and used for each time that its work is done.
 class NvtxLabel {
  public:
   NvtxLabel(const std::string& name, const std::string& kernel);
