@@ -121,7 +121,7 @@ absl::StatusOr<ChatBuildResult> BuildConversations(const ChatBuildOptions& optio
   };
   const BuildKind kind = {.input = {.format = InputFormat::kRecords,
                                     .keys = RecordMembers(options.keys),
-                                    .null_members = ContentNames(options.keys),
+                                    .null_members = ContentPaths(options.keys),
                                     .document_separator = ""},
                           .datasets = {{options.output_prefix, type}, {mask, TokenType::kU8}},
                           .encode = [&](const InputPart& part) { return encoder.Encode(part); },

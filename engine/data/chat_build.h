@@ -14,8 +14,8 @@
 
 namespace engine::data {
 
-struct ChatBuildOptions
-    : BuildOptions {  // prepend_bos, append_eod: where the template has not written the token
+// prepend_bos and append_eod add their token to a conversation only where the template has not written it.
+struct ChatBuildOptions : BuildOptions {
   ConversationKeys keys;
   LossOn loss_on = LossOn::kAssistant;
 };
@@ -26,9 +26,9 @@ struct ChatBuildResult
   std::int64_t nothing_to_learn = 0;  // conversations of which none does
 };
 
-// One conversation as tokens and, of each, whether it counts. Special tokens in the text are tokens; none is put around it, since the template
-// writes those itself; but `beginning` stands in front where it does not anyway, and the end of document behind with `append_eod`. What was
-// so added counts with LossOn::kAll alone.
+// One conversation as tokens and, of each, whether it counts. Special tokens in the text are tokens, since the template writes them.
+// `beginning` is put in front if the text does not begin with it, and with `append_eod` the end of document behind if the text does not end
+// with it. Tokens that were put there count only with LossOn::kAll.
 struct ChatTokens {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> counts;

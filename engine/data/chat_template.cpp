@@ -10,6 +10,7 @@
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/data/tokenizer/config_file.h"
 
 namespace engine::data {
 namespace {
@@ -17,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using jinja::Value;
 
-constexpr std::int64_t kMostConfigBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kMostTemplateBytes = std::int64_t{1} << 20;
 
 bool IsFile(const fs::path& path) {
@@ -78,12 +78,9 @@ absl::StatusOr<Config> ParseConfig(const nlohmann::json& root) {
 }
 
 absl::StatusOr<Config> ReadConfig(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostConfigBytes));
-  // These files hold 10^30 as an integer (model_max_length), which simdjson does not take.
-  ASSIGN_OR_RETURN(const nlohmann::json root, ParseJson(text, ShownPath(path)));
-  absl::StatusOr<Config> config = ParseConfig(root);
-  if (config.ok()) return config;
-  return InvalidArgument("{}: error: {}", ShownPath(path), Message(config.status()));
+  ASSIGN_OR_RETURN(const tokenizer::ConfigFile file, tokenizer::ConfigFile::Open(path));
+  absl::StatusOr<Config> config = ParseConfig(file.root());
+  return config.ok() ? config : file.Fail(Message(config.status()));
 }
 
 // The template of that name among the tokenizer's.

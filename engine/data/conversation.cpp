@@ -221,10 +221,15 @@ std::vector<std::string> RecordMembers(const ConversationKeys& keys) {
   return members;
 }
 
-std::vector<std::string> ContentNames(const ConversationKeys& keys) {
-  for (const KeyRow& row : KeyRows())
-    if (row.key == &ConversationKeys::content) return NamesOf(row, keys);
-  return {};
+std::vector<std::string> ContentPaths(const ConversationKeys& keys) {
+  std::vector<std::string> turns, contents, paths;
+  for (const KeyRow& row : KeyRows()) {
+    if (row.key == &ConversationKeys::messages) turns = NamesOf(row, keys);
+    if (row.key == &ConversationKeys::content) contents = NamesOf(row, keys);
+  }
+  for (const std::string& turn : turns)
+    for (const std::string& content : contents) paths.push_back(turn + "." + content);
+  return paths;
 }
 
 absl::StatusOr<Conversation> ReadConversation(const Value& record, const ConversationKeys& keys) {

@@ -34,8 +34,8 @@ std::vector<std::string> SetKeys(const ConversationKeys& keys);
 // The members of a record that ReadConversation looks at.
 std::vector<std::string> RecordMembers(const ConversationKeys& keys);
 
-// What the content of a turn may be called.
-std::vector<std::string> ContentNames(const ConversationKeys& keys);
+// Where the content of a turn may be, by the names of the turns and of the content: "messages.content".
+std::vector<std::string> ContentPaths(const ConversationKeys& keys);
 
 struct Conversation {
   // Dicts with `role`, which is one of "system", "user", "assistant", "tool" and whatever else the record says, mostly with `content`, and

@@ -244,8 +244,15 @@ std::string ManifestPath(const std::string& output_prefix) { return output_prefi
 absl::StatusOr<std::optional<std::int32_t>> BeginningOf(const BuildOptions& options,
                                                         const Tokenizer& tokenizer) {
   if (!options.prepend_bos) return std::nullopt;
-  if (const std::optional<std::int32_t> token = tokenizer.beginning_of_document(); token.has_value())
-    return token;
+  const std::optional<std::int32_t> token = tokenizer.beginning_of_document();
+  if (token.has_value() && options.append_eod && *token == tokenizer.end_of_document())
+    return InvalidArgument(
+        "--prepend-bos and --append-eod write one token, {}, between two documents twice, since it both "
+        "begins and ends one: leave "
+        "one of them out",
+        *token);
+  if (token.has_value()) return token;
+  if (const std::string why = tokenizer.why_no_beginning(); !why.empty()) return InvalidArgument("{}", why);
   if (options.tokenizer.kind != "file")
     return InvalidArgument("the tokenizer \"{}\" has no token that begins a document, for --prepend-bos",
                            options.tokenizer.kind);

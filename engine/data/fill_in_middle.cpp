@@ -68,6 +68,15 @@ absl::StatusOr<std::unique_ptr<MiddleFiller>> MiddleFiller::Make(const recipe::R
 
 void MiddleFiller::Rearrange(Split split, std::int64_t sample, std::int64_t document,
                              std::vector<std::int32_t>* ids) const {
+  const std::optional<std::int32_t> beginning = tokenizer_->beginning_of_document();
+  const bool begins = beginning.has_value() && !ids->empty() && ids->front() == *beginning;
+  if (begins) ids->erase(ids->begin());
+  RearrangeText(split, sample, document, ids);
+  if (begins) ids->insert(ids->begin(), *beginning);
+}
+
+void MiddleFiller::RearrangeText(Split split, std::int64_t sample, std::int64_t document,
+                                 std::vector<std::int32_t>* ids) const {
   const PhiloxKey key = MakePhiloxKey(seed_, fmt::format("fill in the middle, {}", Name(split)));
   // `part`: 0 of the whole document, and then its fragments from 1. A sample has fewer than 2^32 of either.
   const auto draw = [&](std::uint64_t part) {

@@ -33,9 +33,9 @@ class MiddleFiller {
   // The tokens of a document, without the end-of-document token, rearranged where the draw says so: with probability
   // data.fim.rate. Both cuts are uniform over the places between its characters, both ends included. They may become more or
   // fewer. Where data.fim.split_token is in it, the draw says so of the document, and then, with probability data.fim.fragment_rate,
-  // of each fragment; split tokens stay where they are. A document or fragment stays as it is if its text begins with data.fim.no_prefix,
+  // of each fragment; split tokens stay where they are, and so does the token that begins a document (engine data build --prepend-bos). A document or fragment stays as it is if its text begins with data.fim.no_prefix,
   // and unless the tokenizer makes the same tokens of its decoded text: not where it begins or ends within a
-  // character, or has a special token inside. Safe to call from many threads.
+  // character, has another special token inside, or is more than the tokenizer can take. Safe to call from many threads.
   void Rearrange(Split split, std::int64_t sample, std::int64_t document,
                  std::vector<std::int32_t>* ids) const;
 
@@ -48,6 +48,9 @@ class MiddleFiller {
   using Words = std::array<std::uint32_t, 4>;  // of a draw: whether, in which order, and the two cuts
 
   MiddleFiller() = default;
+  // The same of a document without the token that begins it.
+  void RearrangeText(Split split, std::int64_t sample, std::int64_t document,
+                     std::vector<std::int32_t>* ids) const;
   // What becomes of a fragment, or of a document without fragments; `rate`: the probability that it is rearranged.
   void RearrangeFragment(const Words& words, double rate, std::vector<std::int32_t>* ids) const;
 

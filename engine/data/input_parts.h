@@ -1,4 +1,4 @@
-// Input files of the preprocessor, cut into parts that are read on many threads.
+// Input files of a build of data sets, cut into parts that are read on many threads.
 #pragma once
 
 #include <absl/status/statusor.h>

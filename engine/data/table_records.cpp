@@ -162,8 +162,7 @@ class TableRecords::RowReader {
     jinja::Dict dict;
     for (const Node& node : nodes) {
       ASSIGN_OR_RETURN(Value value, Read(node, repetition));
-      const std::vector<std::string>& kept = records_.null_members_;
-      if (value.is_none() && std::find(kept.begin(), kept.end(), node.name) == kept.end()) continue;
+      if (value.is_none() && !node.keeps_null) continue;
       dict.Set(node.name, std::move(value));
     }
     return Value(std::move(dict));
@@ -228,16 +227,22 @@ class TableRecords::RowReader {
 
 absl::StatusOr<TableRecords> TableRecords::Find(const parquet::Table& table,
                                                 std::span<const std::string> names,
-                                                std::vector<std::string> null_members) {
+                                                std::span<const std::string> null_members) {
   TableRecords records;
-  records.null_members_ = std::move(null_members);
   Builder builder(table, &records.columns_);
   std::vector<std::string> others;
   std::size_t leaves = 0;
   const std::vector<SchemaElement>& schema = table.schema();
   for (std::size_t at = 1; at < schema.size(); at = table.Behind(at)) {
     if (std::find(names.begin(), names.end(), schema[at].name) != names.end()) {
-      ASSIGN_OR_RETURN(records.nodes_.emplace_back(), builder.Column(at, leaves));
+      ASSIGN_OR_RETURN(Node column, builder.Column(at, leaves));
+      if (column.kind == Node::Kind::kList) {
+        for (Node& member : column.children.front().children) {
+          const std::string path = column.name + "." + member.name;
+          member.keeps_null = std::find(null_members.begin(), null_members.end(), path) != null_members.end();
+        }
+      }
+      records.nodes_.push_back(std::move(column));
     } else {
       others.push_back(schema[at].name);
     }

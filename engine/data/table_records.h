@@ -17,9 +17,10 @@ class TableRecords {
  public:
   // Of the top-level columns those of the names, in the order of the file; a file that has none of them is an error, located. Columns may be
   // texts, integers with a sign, floats and booleans, and structs and lists of such to any depth that JSON may have. A null member of
-  // a struct is left out, since writers put one wherever another row has that member, but for those of `null_members`.
+  // a struct is left out, since writers put one wherever another row has that member, but for `null_members`: a column of lists and
+  // a member of its elements, "messages.content".
   static absl::StatusOr<TableRecords> Find(const parquet::Table& table, std::span<const std::string> names,
-                                           std::vector<std::string> null_members);
+                                           std::span<const std::string> null_members);
 
   // The leaves that have to be read.
   const std::vector<parquet::Column>& columns() const { return columns_; }
@@ -37,6 +38,7 @@ class TableRecords {
     unsigned repetition = 0;    // of a list: the level of its second element and those behind it
     std::size_t begin = 0;      // its leaves are [begin, end) of columns_
     std::size_t end = 0;
+    bool keeps_null = false;     // of a member: a record has it also where it is null
     std::vector<Node> children;  // members; of a list one, its element
   };
   class Builder;
@@ -44,7 +46,6 @@ class TableRecords {
 
   std::vector<Node> nodes_;
   std::vector<parquet::Column> columns_;
-  std::vector<std::string> null_members_;
 };
 
 }  // namespace engine::data

@@ -76,6 +76,9 @@ class PipelineTokenizer final : public Tokenizer {
   std::optional<std::int32_t> beginning_of_document() const override {
     return pipeline_->description().beginning_of_document;
   }
+  std::string why_no_beginning() const override {
+    return beginning_of_document() ? "" : pipeline_->description().beginning_of_document_from;
+  }
 
  private:
   std::unique_ptr<tokenizer::Pipeline> pipeline_;

@@ -1,7 +1,7 @@
 // What a build of data sets has made so far, on disk, so that another process goes on where one was killed.
 //
 // PREFIX.unfinished/ has for each data set k its documents (dataset_spool.h: k.bin, k.lengths, k.documents), in `hashes` the
-// XXH3-128 of each document's texts, 16 bytes each, and in `journal` (journal.h)
+// XXH3-128 by which each document is known again (EncodedPart::hashes), 16 bytes each, and in `journal` (journal.h)
 //   {"format": 1, "build": …}                       what is built of what: another build cannot go on with it
 //   {"finished": […], "position": …, "sizes": …}    how far it has come, appended now and then: what the files have up to these
 //                                                   sizes is on the disk by then, and what stands behind is not looked at

@@ -19,9 +19,10 @@ namespace engine::import {
 namespace {
 
 constexpr const char* kGpt2Tokenizer = "GPT2BPETokenizer";
-// Their --tokenizer-model is a Hugging Face folder or a SentencePiece model, whose end of a document is the end of a sequence.
-constexpr std::array<std::string_view, 3> kFileTokenizers = {"HuggingFaceTokenizer",
-                                                             "GPTSentencePieceTokenizer", "Llama2Tokenizer"};
+// Their --tokenizer-model is a Hugging Face folder or a SentencePiece model.
+constexpr const char* kHuggingFace = "HuggingFaceTokenizer";
+constexpr std::array<std::string_view, 3> kFileTokenizers = {kHuggingFace, "GPTSentencePieceTokenizer",
+                                                             "Llama2Tokenizer"};
 
 std::optional<double> AsNumber(const std::string& text) {
   double value = 0;
@@ -76,7 +77,13 @@ class TokenizerConverter : MegatronWriter {
       }
       return;
     }
-    Set("data.tokenizer.kind", std::string("file"), "", "--tokenizer-type");
+    const bool ends_matter =
+        a_.Has("--eod-mask-loss") || a_.Has("--reset-attention-mask") || a_.Has("--reset-position-ids");
+    const char* which_end =
+        "Megatron-LM ends documents with eos_token; engine tokenizer info says which token it is here, and "
+        "data.tokenizer.end_of_document names another";
+    Set("data.tokenizer.kind", std::string("file"), tokenizer == kHuggingFace && ends_matter ? which_end : "",
+        "--tokenizer-type");
     if (const std::optional<std::string> path = a_.Text(kModel))
       Set("data.tokenizer.path", *path, "", kModel);
   }

@@ -231,7 +231,8 @@ class TrainingConverter : MegatronWriter {
 
   // Why there is nothing to evaluate; null: there is.
   const char* WithoutValidation() const {
-    if (a_.Has("--train-data-path") && !a_.Has("--valid-data-path")) return "no --valid-data-path: never";
+    const bool lists = a_.Has("--train-data-path") && !a_.Has("--mock-data");  // which takes no paths
+    if (lists && !a_.Has("--valid-data-path")) return "no --valid-data-path: never";
     const std::optional<std::string> split = a_.Text("--split");
     if (!split) return nullptr;
     const absl::StatusOr<std::array<double, 3>> shares = recipe::ParseSplit(*split);

@@ -229,8 +229,11 @@ void SetOptions(CURL* handle, Transfer* transfer, curl_slist* headers, char* det
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, static_cast<long>(patience.slowest_bytes_per_s));
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME,
                    static_cast<long>(request.slow.value_or(patience.slow).count()));
-  if (const char* variable = CertificateVariable())
+  if (const char* variable = CertificateVariable()) {
     curl_easy_setopt(handle, CURLOPT_CAINFO, std::getenv(variable));
+    curl_easy_setopt(handle, CURLOPT_CAPATH,
+                     nullptr);  // the system's folder of them, which would count as well
+  }
   curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
   // What was asked for over a secure connection does not come over another.
   curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR,

@@ -92,7 +92,8 @@ TEST_CASE("a document that its decoded text does not give again stays as it is")
       {"ends within a character", {300, 301, 0xE2, 0x82}, false},
       {"a special token inside", {300, 301, kSpecial + 3, 302, 303}, false},
       {"an end of a document inside", {300, 301, kSpecial + 4, 302, 303}, false},
-      {"a beginning of the sequence", {kSpecial, 300, 301, 302, 303}, false},
+      {"a beginning of the document", {kSpecial, 300, 301, 302, 303}, true},
+      {"a beginning of a document inside", {300, 301, kSpecial, 302, 303}, false},
       {"bytes for what is one token", {300, 'b', 302, 303}, false},
   };
   for (const Case& of : cases) {
@@ -102,6 +103,7 @@ TEST_CASE("a document that its decoded text does not give again stays as it is")
       filler->Rearrange(Split::kTrain, sample, 0, &ids);
       CHECK((ids != of.ids) == of.changes);
       if (!of.changes || ids == of.ids) continue;
+      CHECK((ids.front() == kSpecial) == (of.ids.front() == kSpecial));
       // The same tokens, and the three: cuts are between characters.
       std::vector<std::int32_t> expected = of.ids;
       expected.insert(expected.end(), {filler->prefix(), filler->middle(), filler->suffix()});

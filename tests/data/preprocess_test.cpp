@@ -84,6 +84,16 @@ TEST_CASE(
         options.tokenizer.path +
             ": error: which token begins a document, for --prepend-bos, is not known; bos_token "
             "of a tokenizer_config.json beside it names one");
+  // A mistake in the file that would name it is told to those who ask for the token, and to no one else.
+  WriteFile(dir / "tokenizer_config.json", R"({"bos_token": 5})");
+  CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
+        dir / "tokenizer_config.json" + ": error: bos_token must be a string, and is a number");
+  WriteFile(dir / "tokenizer_config.json", R"({"bos_token": "</s>"})");
+  options.append_eod = true;
+  CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
+        "--prepend-bos and --append-eod write one token, 0, between two documents twice, since it both "
+        "begins and ends "
+        "one: leave one of them out");
 }
 
 TEST_CASE("JSON lines with ends of documents: lists are sequences, empty documents stay and get no end") {

@@ -26,7 +26,7 @@ absl::StatusOr<std::string> ReadRecords(const std::string& path, const std::vect
   InputOptions options;
   options.format = InputFormat::kRecords;
   options.keys = keys;
-  options.null_members = {"content"};
+  options.null_members = {"messages.content", "l.x"};
   options.part_bytes = part_bytes;
   ASSIGN_OR_RETURN(const std::unique_ptr<InputParts> parts, InputParts::Open(path, options));
   std::string all;
@@ -100,6 +100,15 @@ TEST_CASE("lists as older programs write them, one or two levels deep") {
   const std::string nulls = Levels({0, 0, 1}) + Levels({0, 3, 2}) + Plain({"a"});
   CHECK(RecordsOf(FileOf({list, group("list"), element(1, "element")}, {{3, nulls}}, 3, 2)) ==
         "{}\n{\"l\": [\"a\", null]}\n");
+  // A null member is left out, but for x of an element of l itself.
+  const std::string null = Levels({0}) + Levels({2});
+  CHECK(RecordsOf(FileOf({list, group("array"), element(1, "x")}, {{1, null}}, 1, 1)) ==
+        "{\"l\": [{\"x\": null}]}\n");
+  CHECK(RecordsOf(FileOf({list, group("array"), element(1, "y")}, {{1, null}}, 1, 1)) == "{\"l\": [{}]}\n");
+  const Fields required = Fields().Int(3, 0).Text(4, "l").Int(5, 1).Int(6, 3);
+  const Fields inner = Fields().Int(3, 1).Text(4, "s").Int(5, 1);
+  CHECK(RecordsOf(FileOf({required, group("array"), inner, element(1, "x")}, {{1, null}}, 1, 1)) ==
+        "{\"l\": [{\"s\": {}}]}\n");
 }
 
 TEST_CASE("columns that cannot be records, and damaged levels and texts") {

@@ -259,6 +259,16 @@ TEST_CASE("megatron: tokenizers of a file or folder") {
                 "any\n") != std::string::npos);
 }
 
+TEST_CASE("megatron: which token ends a document is said where Megatron-LM takes another one") {
+  constexpr const char* kComment = "Megatron-LM ends documents with eos_token;";
+  const Flags file = {{"--tokenizer-type", "HuggingFaceTokenizer"}, {"--tokenizer-model", "m"}};
+  const Flags masked = {{"--eod-mask-loss", ""}};
+  const Flags restarted = {{"--reset-attention-mask", ""}, {"--reset-position-ids", ""}};
+  for (const Flags& flags : {masked, restarted})
+    CHECK(Import(Script(With(file, flags))).recipe.find(kComment) != std::string::npos);
+  CHECK(Import(Script(file)).recipe.find(kComment) == std::string::npos);
+}
+
 TEST_CASE("megatron: a loss without what stands behind an end of a document needs a tokenizer that has one") {
   const std::vector<std::string> keys = {"data.mask_end_of_document_loss", "data.documents"};
   const Flags masked = With(kLlama, {{"--eod-mask-loss", ""}});

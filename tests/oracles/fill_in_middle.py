@@ -77,6 +77,8 @@ def permute(ids, words, rate, fim):
 
 
 def rearrange(ids, seed, split, sample, document, fim):
+    if ids[:1] == [SPECIAL["<s>"]]:  # begins the document, before and after
+        return ids[:1] + rearrange(ids[1:], seed, split, sample, document, fim)
     key = stream(seed, f"fill in the middle, {split}")
 
     def draw(part):

@@ -211,7 +211,8 @@ struct Description {
   bool has_decoder = false;  // without one, tokens are joined by blanks
   std::vector<Decoder> decoders;
   std::optional<std::int32_t> beginning_of_document;
-  std::string beginning_of_document_from;  // as below
+  std::string
+      beginning_of_document_from;  // as below; without the token, why the file that would name it does not
   std::optional<std::int32_t> end_of_document;
   std::string end_of_document_from;  // how it is known, for `engine tokenizer info`
 };

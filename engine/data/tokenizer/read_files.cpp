@@ -151,22 +151,26 @@ absl::Status FindEndOfDocument(const std::string& folder, Description* descripti
 }
 
 // What the template puts in front of a text is what the model was trained with.
-absl::Status FindBeginningOfDocument(const std::string& folder, Description* description) {
-  if (description->beginning_of_document.has_value()) return absl::OkStatus();
+void FindBeginningOfDocument(const std::string& folder, Description* description) {
+  if (description->beginning_of_document.has_value()) return;
   std::string from = "the template";
   std::int32_t id = description->before.size() == 1 ? description->before.front() : kNoToken;
   if (id == kNoToken) {
-    ASSIGN_OR_RETURN(id, ConfiguredToken(folder, "bos_token", *description));
+    const absl::StatusOr<std::int32_t> configured = ConfiguredToken(folder, "bos_token", *description);
+    if (!configured.ok()) {  // of those who need no such token nothing is asked
+      description->beginning_of_document_from = Message(configured.status());
+      return;
+    }
+    id = *configured;
     from = "bos_token of tokenizer_config.json";
   }
   if (id == kNoToken)
     id =
         FirstToken(*description,
                    {"<|begin_of_text|>", "<\uFF5Cbegin\u2581of\u2581sentence\uFF5C>", "<bos>", "<s>"}, &from);
-  if (id == kNoToken) return absl::OkStatus();
+  if (id == kNoToken) return;
   description->beginning_of_document = id;
   description->beginning_of_document_from = std::move(from);
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -179,7 +183,7 @@ absl::StatusOr<Description> ReadTokenizer(const std::string& path) {
   }
   ASSIGN_OR_RETURN(Description description, ReadOneFile(file));
   const std::string folder = fs::path(file).parent_path().string();
-  RETURN_IF_ERROR(FindBeginningOfDocument(folder, &description));
+  FindBeginningOfDocument(folder, &description);
   RETURN_IF_ERROR(FindEndOfDocument(folder, &description));
   return description;
 }
