@@ -13,7 +13,6 @@
 #include "engine/base/write_file.h"
 #include "engine/data/file_stream.h"
 #include "engine/data/ordered_workers.h"
-#include "engine/data/tokenizer/read_files.h"
 #include "engine/data/unfinished_build.h"
 
 namespace engine::data {
@@ -143,15 +142,10 @@ nlohmann::ordered_json DescribeTokenizer(const recipe::Tokenizer& files) {
 // All that the data sets' bytes are made of, but what the inputs hold.
 absl::StatusOr<nlohmann::ordered_json> DescribeBuild(const BuildOptions& options, const BuildKind& kind,
                                                      const std::vector<std::string>& files) {
-  std::vector<std::string> paths = {options.tokenizer.vocab_file, options.tokenizer.merges_file};
-  if (!options.tokenizer.path.empty()) {
-    const std::vector<std::string> more = tokenizer::TokenizerFiles(options.tokenizer.path);
-    paths.insert(paths.end(), more.begin(), more.end());
-  }
   nlohmann::ordered_json tokenizer = DescribeTokenizer(options.tokenizer);
   tokenizer["end_of_document"] = options.tokenizer.end_of_document;
-  for (const std::string& path : paths) {
-    if (path.empty() || !std::filesystem::exists(path)) continue;
+  for (const std::string& path : FilesOf(options.tokenizer)) {
+    if (!std::filesystem::exists(path)) continue;
     ASSIGN_OR_RETURN(const std::string fingerprint, FingerprintOfInput(path));
     tokenizer["content"].push_back(fingerprint);
   }

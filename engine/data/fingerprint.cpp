@@ -6,7 +6,7 @@
 #include "engine/base/status.h"
 #include "engine/data/mapped_file.h"
 #include "engine/data/source.h"
-#include "engine/data/tokenizer/read_files.h"
+#include "engine/data/tokenizer.h"
 
 namespace engine::data {
 namespace {
@@ -39,14 +39,7 @@ std::string FingerprintOfBlocks(std::span<const std::byte> bytes, std::size_t bl
 
 Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source) {
   Fingerprints fingerprints = source.Fingerprint();
-  const recipe::Tokenizer& description = recipe.data.tokenizer;
-  std::vector<std::string> files = {description.vocab_file, description.merges_file};
-  if (!description.path.empty()) {
-    const std::vector<std::string> more = tokenizer::TokenizerFiles(description.path);
-    files.insert(files.end(), more.begin(), more.end());
-  }
-  for (const std::string& path : files) {
-    if (path.empty()) continue;
+  for (const std::string& path : FilesOf(recipe.data.tokenizer)) {
     const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
     if (file.ok()) fingerprints[kTokenizerFile + path] = FingerprintOfAll(file->bytes());
   }

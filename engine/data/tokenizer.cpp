@@ -110,6 +110,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(tokenizer::Desc
 
 }  // namespace
 
+std::vector<std::string> FilesOf(const recipe::Tokenizer& description) {
+  std::vector<std::string> files = {description.vocab_file, description.merges_file};
+  if (!description.path.empty()) {
+    const std::vector<std::string> more = tokenizer::TokenizerFiles(description.path);
+    files.insert(files.end(), more.begin(), more.end());
+  }
+  std::erase(files, "");
+  return files;
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer& description) {
   if (description.kind == "byte") return std::make_unique<ByteTokenizer>();
   if (description.kind == "none") {

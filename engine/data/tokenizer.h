@@ -48,4 +48,7 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer& description);
 
+// The files that it reads, of which some may not be there.
+std::vector<std::string> FilesOf(const recipe::Tokenizer& description);
+
 }  // namespace engine::data
