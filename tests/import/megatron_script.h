@@ -1,11 +1,16 @@
 // Scripts for tests of the importer: a lawful run, with changes.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <map>
 #include <string>
 #include <vector>
 
 #include "engine/import/megatron_import.h"
+#include "engine/recipe/fields.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/print.h"
 
 namespace engine::import {
 
@@ -51,6 +56,19 @@ inline std::string Messages(const std::vector<Diagnostic>& diagnostics) {
                 (d.hint.empty() ? "" : " | hint: " + d.hint) + "\n";
   }
   return messages;
+}
+
+// The values of these keys, as TOML, of what a run with these flags comes to.
+inline std::string Values(const Flags& changes, const std::vector<std::string>& keys) {
+  const MegatronImport import = Import(Script(changes));
+  CHECK(Messages(import.diagnostics).empty());
+  const recipe::LoadResult loaded = recipe::LoadText(import.recipe, "a.toml");
+  CHECK(Messages(loaded.diagnostics).empty());
+  std::string values;
+  for (const std::string& key : keys) {
+    values += (values.empty() ? "" : " ") + recipe::ToToml(Get(*recipe::FindField(key), loaded.recipe));
+  }
+  return values;
 }
 
 // The message of the only error, without its place.
