@@ -228,7 +228,7 @@ std::vector<std::string> ContentPaths(const ConversationKeys& keys) {
     if (row.key == &ConversationKeys::content) contents = NamesOf(row, keys);
   }
   for (const std::string& turn : turns)
-    for (const std::string& content : contents) paths.push_back(turn + "." + content);
+    for (const std::string& content : contents) paths.push_back(fmt::format("{}.{}", turn, content));
   return paths;
 }
 

@@ -155,8 +155,7 @@ class TableRecords::Builder {
 // One row.
 class TableRecords::RowReader {
  public:
-  RowReader(const TableRecords& records, std::span<parquet::ColumnReader> readers)
-      : records_(records), readers_(readers) {}
+  explicit RowReader(std::span<parquet::ColumnReader> readers) : readers_(readers) {}
 
   absl::StatusOr<Value> Members(const std::vector<Node>& nodes, unsigned repetition) {
     jinja::Dict dict;
@@ -221,7 +220,6 @@ class TableRecords::RowReader {
   }
 
   using Levels = parquet::ColumnReader::Levels;
-  const TableRecords& records_;
   const std::span<parquet::ColumnReader> readers_;
 };
 
@@ -257,7 +255,7 @@ absl::StatusOr<TableRecords> TableRecords::Find(const parquet::Table& table,
 }
 
 absl::StatusOr<Value> TableRecords::NextRow(std::span<parquet::ColumnReader> readers) const {
-  absl::StatusOr<Value> row = RowReader(*this, readers).Members(nodes_, 0);
+  absl::StatusOr<Value> row = RowReader(readers).Members(nodes_, 0);
   for (parquet::ColumnReader& reader : readers) reader.EndRow();
   return row;
 }
