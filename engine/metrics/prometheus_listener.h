@@ -20,6 +20,7 @@ class PrometheusListener : public Sink {
   PrometheusListener(const PrometheusListener&) = delete;
   PrometheusListener& operator=(const PrometheusListener&) = delete;
 
+  void Take(const Record& record) override;
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;
 

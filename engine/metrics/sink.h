@@ -12,8 +12,9 @@
 //
 // What is said once, at the beginning (settings, texts, host), is a RunDescription, which a sink is made with. A sink opens its file
 // or port at its first record, again after an error, and whenever its file has been removed; so nothing of a run
-// depends on a sink. An error of Write means that the sink has nothing of the record: Sinks warns once, keeps the records and
-// tries again later. Records come in the order of their iterations, from one thread.
+// depends on a sink. An error of Write means that nothing of the record was put out: Sinks warns once, keeps the records and
+// calls Write again later. So what must happen once for a record, such as counting it, belongs in Take. Records come in the
+// order of their iterations, from one thread.
 //
 // No sink knows of training, and the training loop knows no format; the formats need no library but zlib, for a checksum.
 #pragma once
@@ -62,6 +63,9 @@ struct RunDescription {
 class Sink {
  public:
   virtual ~Sink() = default;
+  // Sees each record once, when it is made, whether or not it can be put out; for sinks that keep sums.
+  virtual void Take(const Record& /*record*/) {}
+  // Puts the record out, after it was taken; again with the same record after an error.
   virtual absl::Status Write(const Record& record) = 0;
   // The run is over; no record follows. `succeeded`: it has finished, or was stopped and saved.
   virtual absl::Status Close(bool /*succeeded*/) { return absl::OkStatus(); }

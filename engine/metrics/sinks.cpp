@@ -16,6 +16,7 @@ void Sinks::Write(const Record& record) {
 }
 
 void Sinks::Pass(Entry& entry, const Record& record) {
+  entry.sink->Take(record);
   const bool fails = !entry.waiting.empty();
   entry.waiting.push_back(record);
   if (entry.waiting.size() > kMostWaiting) {

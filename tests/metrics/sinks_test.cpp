@@ -17,6 +17,7 @@ namespace {
 struct Given {
   bool fails = false;
   int tries = 0;
+  std::vector<std::int64_t> taken = {};
   std::vector<std::int64_t> iterations = {};
   std::vector<bool> closed = {};
 };
@@ -24,6 +25,7 @@ struct Given {
 class FailingSink : public Sink {
  public:
   explicit FailingSink(Given* given) : given_(given) {}
+  void Take(const Record& record) override { given_->taken.push_back(record.iteration); }
   absl::Status Write(const Record& record) override {
     ++given_->tries;
     if (given_->fails) return Unavailable("no room");
@@ -62,6 +64,7 @@ TEST_CASE("a sink that fails is one warning, its records wait, and the others ge
   bad.fails = false;
   sinks.Close(true);
   CHECK((bad.iterations == std::vector<std::int64_t>{1, 2, 3, 4, 5}));
+  CHECK((bad.taken == bad.iterations));  // once each, however often they were tried
   CHECK((bad.closed == std::vector<bool>{true}));
   CHECK(warnings.size() == 2);
 }

@@ -39,6 +39,12 @@ inline Record LossRecord(std::int64_t iteration, double loss) {
   return IterationRecord(iteration, {{&kLoss, loss}});
 }
 
+// What Sinks does with a record.
+inline absl::Status TakeAndWrite(Sink& sink, const Record& record) {
+  sink.Take(record);
+  return sink.Write(record);
+}
+
 // Bytes of a file of hexadecimal digits, line by line.
 inline std::vector<std::string> HexLines(const std::string& name) {
   std::ifstream file(std::string(ENGINE_SOURCE_DIR) + "/tests/metrics/golden/" + name);
