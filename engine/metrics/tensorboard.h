@@ -28,8 +28,9 @@ class TensorBoard : public Sink {
 
   // The file's first records: version, first step, texts and settings.
   std::string Beginning(std::int64_t resumed_step, bool with_description) const;
-  absl::Status Append(AppendFile& file, std::int64_t resumed_step, bool with_description,
-                      const std::string& records);
+  // Returns the file's size before, in bytes.
+  absl::StatusOr<std::int64_t> Append(AppendFile& file, std::int64_t resumed_step, bool with_description,
+                                      const std::string& records);
 
   RunDescription run_;
   AppendFile by_iteration_;
