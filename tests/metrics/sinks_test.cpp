@@ -1,8 +1,5 @@
 #include "engine/metrics/sinks.h"
 
-#include <sys/resource.h>
-
-#include <csignal>
 #include <filesystem>
 #include <memory>
 
@@ -108,14 +105,11 @@ TEST_CASE("a full disk leaves whole records, and the file goes on when there is 
   AppendFile file(folder / "log");
   REQUIRE(file.Open().ok());
   REQUIRE(file.Append("whole").ok());
-  const auto before = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit limit{};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
-  const rlimit small{.rlim_cur = 8, .rlim_max = limit.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const absl::Status full = file.Append("too long");
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  std::signal(SIGXFSZ, before);
+  absl::Status full;
+  {
+    const FileSizeLimit limit(8);
+    full = file.Append("too long");
+  }
   CHECK(Message(full) == "cannot write " + folder / "log" + ": File too large");
   CHECK(ReadFile(folder / "log") == "whole");
   REQUIRE(file.Append(" and on").ok());
