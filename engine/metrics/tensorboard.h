@@ -20,6 +20,7 @@ class TensorBoard : public Sink {
  public:
   TensorBoard(const std::string& folder, RunDescription run);
 
+  std::string Name() const override { return "tensorboard"; }
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;
 

@@ -31,6 +31,7 @@ class Wandb : public Sink {
   Wandb(std::string folder, WandbNames names, RunDescription run)
       : folder_(std::move(folder)), names_(std::move(names)), run_(std::move(run)), file_("") {}
 
+  std::string Name() const override { return "wandb"; }
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;
 

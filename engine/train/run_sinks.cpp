@@ -33,7 +33,7 @@ std::string HostKey(std::int64_t rank) { return fmt::format("host of rank {}", r
 
 // A list as TOML writes it.
 struct AsSetting {
-  metrics::Setting operator()(std::int64_t value) const { return static_cast<double>(value); }
+  metrics::Setting operator()(std::int64_t value) const { return value; }
   metrics::Setting operator()(double value) const { return value; }
   metrics::Setting operator()(bool value) const { return value; }
   metrics::Setting operator()(const std::string& value) const { return value; }

@@ -22,6 +22,7 @@ struct Given {
 class FailingSink : public Sink {
  public:
   explicit FailingSink(Given* given) : given_(given) {}
+  std::string Name() const override { return "failing"; }
   void Take(const Record& record) override { given_->taken.push_back(record.iteration); }
   absl::Status Write(const Record& record) override {
     ++given_->tries;
@@ -80,12 +81,12 @@ TEST_CASE("a sink that fails is not asked again before its time, and what it nev
     CHECK(bad.iterations.size() == Sinks::kMostWaiting);
     CHECK(bad.iterations.front() == 6);
     CHECK((bad.closed == std::vector<bool>{false}));
-    CHECK(warnings.back() == "5 records are lost");
+    CHECK(warnings.back() == "failing: 5 records are lost");
   }
   SUBCASE("it does not") {
     sinks.Close(true);
     CHECK(bad.closed.empty());
-    CHECK(warnings.back() == fmt::format("{} records are lost: no room", most + 5));
+    CHECK(warnings.back() == fmt::format("failing: {} records are lost: no room", most + 5));
   }
   CHECK(warnings.size() == 2);
 }

@@ -26,7 +26,10 @@ inline RunDescription TestRun(std::int64_t resumed_iteration = 0) {
           .host = "h",
           .version = "1.2",
           .plan_hash = "abc",
-          .settings = {{"model.layers", 12.0}, {"kind", std::string("sgd")}, {"fp8", true}},
+          .settings = {{"model.layers", std::int64_t{12}},
+                       {"lr", 0.5},
+                       {"kind", std::string("sgd")},
+                       {"fp8", true}},
           .texts = {{"recipe", "text"}}};
 }
 

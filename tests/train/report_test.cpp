@@ -50,6 +50,7 @@ std::vector<std::int64_t> Iterations(const TempDir& folder) {
 class GivenRecords : public metrics::Sink {
  public:
   explicit GivenRecords(std::vector<metrics::Record>* records) : records_(records) {}
+  std::string Name() const override { return "given"; }
   absl::Status Write(const metrics::Record& record) override {
     records_->push_back(record);
     return absl::OkStatus();
