@@ -1,13 +1,11 @@
 #include "engine/train/run_sinks.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <memory>
 #include <variant>
 
+#include "engine/base/host_name.h"
 #include "engine/base/version.h"
 #include "engine/driver/run_folder.h"
 #include "engine/metrics/prometheus_listener.h"
@@ -22,12 +20,6 @@ namespace engine::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string HostName() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
 
 std::string HostKey(std::int64_t rank) { return fmt::format("host of rank {}", rank); }
 
