@@ -1,7 +1,6 @@
 #include "engine/data/index_cache.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 
 #include "engine/base/file_io.h"
 #include "engine/base/hash.h"
+#include "engine/base/host_name.h"
 #include "engine/base/status.h"
 #include "engine/data/mapped_file.h"
 
@@ -104,11 +104,7 @@ std::optional<Content> Map(const std::string& path, const std::string& key) {
 }
 
 // How the names begin under which processes of this host write the file of that path; their number follows. No two hosts write one file.
-std::string WrittenBeginning(const std::string& path) {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("{}.{}.", path, host.data());
-}
+std::string WrittenBeginning(const std::string& path) { return fmt::format("{}.{}.", path, HostName()); }
 
 // Called with the lock, so that no living process of this host writes such a file.
 void RemoveLeftovers(const std::string& path) {

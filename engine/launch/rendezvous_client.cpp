@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <climits>
 #include <utility>
 
+#include "engine/base/host_name.h"
 #include "engine/base/status.h"
 #include "engine/launch/handshake.h"
 #include "engine/launch/rendezvous.h"
@@ -23,11 +23,7 @@ constexpr auto kPause =
 
 }  // namespace
 
-std::string ProcessName() {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("{}, pid {}", host.data(), getpid());
-}
+std::string ProcessName() { return fmt::format("{}, pid {}", HostName(), getpid()); }
 
 std::string Member::Name() const { return rank < 0 ? process : fmt::format("rank {} ({})", rank, process); }
 

@@ -29,8 +29,13 @@ absl::Status AppendFile::Append(std::string_view bytes) {
   ENGINE_CHECK(file_.has_value(), "{} is not open", path_);
   ASSIGN_OR_RETURN(const std::int64_t size, file_->Size());
   absl::Status status = file_->WriteAt(bytes.data(), static_cast<std::int64_t>(bytes.size()), size);
-  if (!status.ok()) file_->Resize(size).IgnoreError();
+  if (!status.ok()) TakeBack(size);
   return status;
+}
+
+void AppendFile::TakeBack(std::int64_t size) {
+  ENGINE_CHECK(file_.has_value(), "{} is not open", path_);
+  file_->Resize(size).IgnoreError();
 }
 
 }  // namespace engine::metrics

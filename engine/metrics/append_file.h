@@ -21,6 +21,8 @@ class AppendFile {
   absl::StatusOr<std::int64_t> Open();
   // Appends all of `bytes`, or nothing: on an error, such as of a full disk, it cuts off what was written of them. After Open.
   absl::Status Append(std::string_view bytes);
+  // Takes back what was appended after the file had that size in bytes, as far as the file system lets it. After Open.
+  void TakeBack(std::int64_t size);
 
  private:
   std::string path_;

@@ -56,9 +56,11 @@ std::string HParamsEvent(double wall, std::string_view part, int field, const Pr
                      Metadata("hparams", ProtoMessage().Message(field, message)), tensor);
 }
 
-// google.protobuf.Value.
+// google.protobuf.Value, whose numbers are doubles.
 ProtoMessage ValueOf(const Setting& setting) {
   ProtoMessage value;
+  if (const auto* integer = std::get_if<std::int64_t>(&setting))
+    return value.Double(2, static_cast<double>(*integer));
   if (const auto* number = std::get_if<double>(&setting)) return value.Double(2, *number);
   if (const auto* text = std::get_if<std::string>(&setting)) return value.Bytes(3, *text);
   return value.Varint(4, std::get<bool>(setting) ? 1 : 0);

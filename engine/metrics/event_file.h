@@ -15,7 +15,8 @@
 
 namespace engine::metrics {
 
-// CRC-32C (Castagnoli) rotated right by 15 bits, plus a constant, so that a checksum of data with checksums is none of them.
+// The CRC-32C (Castagnoli), rotated right by 15 bits, plus a constant. TFRecord masks its checksums so because the CRC of data that
+// end in their own CRC is the same whatever the data are (tensorflow/core/lib/hash/crc32c.h).
 std::uint32_t MaskedCrc32c(std::string_view data);
 std::string TfRecord(std::string_view data);
 

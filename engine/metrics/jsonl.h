@@ -16,6 +16,7 @@ class Jsonl : public Sink {
   // so is what a killed run wrote by half. The file stays the same one, so that a program that follows it goes on.
   static absl::StatusOr<std::unique_ptr<Jsonl>> Open(const std::string& path, std::int64_t iteration);
 
+  std::string Name() const override { return "metrics.jsonl"; }
   absl::Status Write(const Record& record) override;
 
  private:

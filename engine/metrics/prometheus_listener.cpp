@@ -57,11 +57,12 @@ void Send(int connection, std::string_view text, steady_clock::time_point deadli
 
 }  // namespace
 
-absl::Status PrometheusListener::Write(const Record& record) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    metrics_.Take(record);
-  }
+void PrometheusListener::Take(const Record& record) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  metrics_.Take(record);
+}
+
+absl::Status PrometheusListener::Write(const Record& /*record*/) {
   return socket_.open() ? absl::OkStatus() : Listen();
 }
 

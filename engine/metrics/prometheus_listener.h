@@ -20,6 +20,8 @@ class PrometheusListener : public Sink {
   PrometheusListener(const PrometheusListener&) = delete;
   PrometheusListener& operator=(const PrometheusListener&) = delete;
 
+  std::string Name() const override { return "logging.prometheus.port"; }
+  void Take(const Record& record) override;
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;
 

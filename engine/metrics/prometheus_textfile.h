@@ -15,6 +15,8 @@ class PrometheusTextfile : public Sink {
   // and renamed. That is done once a second at most, and when the run is over.
   PrometheusTextfile(std::string path, const RunDescription& run) : path_(std::move(path)), metrics_(run) {}
 
+  std::string Name() const override { return "logging.prometheus.textfile"; }
+  void Take(const Record& record) override { metrics_.Take(record); }
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;
 

@@ -10,10 +10,11 @@
 //   prometheus_textfile.h   a file for the node exporter
 //   prometheus_listener.h   GET /metrics; both write the text of prometheus.h
 //
-// What is said once, at the beginning (settings, texts, host), is a RunDescription, which a sink is made with. A sink opens its file
-// or port at its first record, again after an error, and whenever its file has been removed; so nothing of a run
-// depends on a sink. An error of Write means that the sink has nothing of the record: Sinks warns once, keeps the records and
-// tries again later. Records come in the order of their iterations, from one thread.
+// What does not change while a process runs (the recipe's settings, texts, the host) is a RunDescription; a sink is constructed
+// with it, and writes it before its first record. A sink opens its file or port at its first record, again after an error, and
+// whenever its file has been removed; so nothing of a run depends on a sink. An error of Write means that nothing of the record
+// was put out: Sinks warns once, keeps the records and calls Write again later. So what must happen once for a record, such as
+// counting it, belongs in Take. Records come in the order of their iterations, from one thread.
 //
 // No sink knows of training, and the training loop knows no format; the formats need no library but zlib, for a checksum.
 #pragma once
@@ -39,13 +40,13 @@ struct Record {
   enum class Event { kIteration, kEvaluation, kCheckpoint };
 
   Event event = Event::kIteration;
-  std::int64_t iteration = 0;         // from 1; of the others, after which they were
+  std::int64_t iteration = 0;  // from 1; of an evaluation or a checkpoint, the one after which it was made
   std::int64_t consumed_samples = 0;  // after that iteration
-  double unix_seconds = 0;            // when it was over
+  double unix_seconds = 0;            // when the event was over
   std::vector<Measurement> values = {};
 };
 
-using Setting = std::variant<double, bool, std::string>;
+using Setting = std::variant<std::int64_t, double, bool, std::string>;
 
 struct RunDescription {
   std::string name;                    // of its folder
@@ -62,6 +63,11 @@ struct RunDescription {
 class Sink {
  public:
   virtual ~Sink() = default;
+  // What a warning calls it.
+  virtual std::string Name() const = 0;
+  // Sees each record once, when it is made, whether or not it can be put out; for sinks that keep sums.
+  virtual void Take(const Record& /*record*/) {}
+  // Puts the record out, after it was taken; again with the same record after an error.
   virtual absl::Status Write(const Record& record) = 0;
   // The run is over; no record follows. `succeeded`: it has finished, or was stopped and saved.
   virtual absl::Status Close(bool /*succeeded*/) { return absl::OkStatus(); }

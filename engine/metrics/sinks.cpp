@@ -16,6 +16,7 @@ void Sinks::Write(const Record& record) {
 }
 
 void Sinks::Pass(Entry& entry, const Record& record) {
+  entry.sink->Take(record);
   const bool fails = !entry.waiting.empty();
   entry.waiting.push_back(record);
   if (entry.waiting.size() > kMostWaiting) {
@@ -50,7 +51,8 @@ void Sinks::Close(Entry& entry, bool succeeded) {
   const std::size_t lost = static_cast<std::size_t>(entry.dropped) + entry.waiting.size();
   if (status.ok()) status = entry.sink->Close(succeeded);
   if (lost > 0) {
-    warn_(fmt::format("{} records are lost{}", lost, status.ok() ? "" : ": " + Message(status)));
+    warn_(fmt::format("{}: {} records are lost{}", entry.sink->Name(), lost,
+                      status.ok() ? "" : ": " + Message(status)));
   } else if (!status.ok()) {
     warn_(Message(status));
   }

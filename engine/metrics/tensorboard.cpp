@@ -51,12 +51,13 @@ std::string TensorBoard::Beginning(std::int64_t resumed_step, bool with_descript
   return records + ExperimentEvent(wall, run_.settings, metrics) + HyperParametersEvent(wall, run_.settings);
 }
 
-absl::Status TensorBoard::Append(AppendFile& file, std::int64_t resumed_step, bool with_description,
-                                 const std::string& records) {
+absl::StatusOr<std::int64_t> TensorBoard::Append(AppendFile& file, std::int64_t resumed_step,
+                                                 bool with_description, const std::string& records) {
   std::error_code error;
   fs::create_directories(fs::path(file.path()).parent_path(), error);  // an error is the file's
   ASSIGN_OR_RETURN(const std::int64_t size, file.Open());
-  return file.Append(size > 0 ? records : Beginning(resumed_step, with_description) + records);
+  RETURN_IF_ERROR(file.Append(size > 0 ? records : Beginning(resumed_step, with_description) + records));
+  return size;
 }
 
 absl::Status TensorBoard::Write(const Record& record) {
@@ -68,17 +69,23 @@ absl::Status TensorBoard::Write(const Record& record) {
     if (!quantity->over_samples) continue;
     by_samples.emplace_back(by_iteration.back().first + " vs samples", by_iteration.back().second);
   }
-  if (!by_samples.empty()) {
-    RETURN_IF_ERROR(Append(by_samples_, run_.resumed_samples, false,
-                           ScalarsEvent(record.unix_seconds, record.consumed_samples, by_samples)));
-  }
   if (by_iteration.empty()) return absl::OkStatus();
-  return Append(by_iteration_, run_.resumed_iteration, true,
-                ScalarsEvent(record.unix_seconds, record.iteration, by_iteration));
+  std::int64_t samples_size = 0;
+  if (!by_samples.empty()) {
+    ASSIGN_OR_RETURN(samples_size,
+                     Append(by_samples_, run_.resumed_samples, false,
+                            ScalarsEvent(record.unix_seconds, record.consumed_samples, by_samples)));
+  }
+  const absl::Status status = Append(by_iteration_, run_.resumed_iteration, true,
+                                     ScalarsEvent(record.unix_seconds, record.iteration, by_iteration))
+                                  .status();
+  if (!status.ok() && !by_samples.empty()) by_samples_.TakeBack(samples_size);
+  return status;
 }
 
 absl::Status TensorBoard::Close(bool succeeded) {
-  return Append(by_iteration_, run_.resumed_iteration, true, SessionEndEvent(NowSeconds(), succeeded));
+  return Append(by_iteration_, run_.resumed_iteration, true, SessionEndEvent(NowSeconds(), succeeded))
+      .status();
 }
 
 }  // namespace engine::metrics

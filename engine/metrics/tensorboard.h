@@ -20,6 +20,7 @@ class TensorBoard : public Sink {
  public:
   TensorBoard(const std::string& folder, RunDescription run);
 
+  std::string Name() const override { return "tensorboard"; }
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;
 
@@ -28,8 +29,9 @@ class TensorBoard : public Sink {
 
   // The file's first records: version, first step, texts and settings.
   std::string Beginning(std::int64_t resumed_step, bool with_description) const;
-  absl::Status Append(AppendFile& file, std::int64_t resumed_step, bool with_description,
-                      const std::string& records);
+  // Returns the file's size before, in bytes.
+  absl::StatusOr<std::int64_t> Append(AppendFile& file, std::int64_t resumed_step, bool with_description,
+                                      const std::string& records);
 
   RunDescription run_;
   AppendFile by_iteration_;

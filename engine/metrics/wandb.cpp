@@ -30,7 +30,6 @@ constexpr int kExit = 18;
 constexpr std::int64_t kRecordsOfBeginning = 2;  // run and configuration
 
 constexpr std::string_view kFolderPrefix = "offline-run-";
-constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 34;
 
 // Eight letters and digits, as W&B's own are.
 std::string NewId() {
@@ -53,7 +52,8 @@ std::string IdIn(const std::string& folder, std::string* run_folder) {
   return run_folder->empty() ? "" : run_folder->substr(run_folder->rfind('-') + 1);
 }
 
-// Whether a file that goes on after `iteration` ends before this record.
+// Whether this record of an earlier process is cut off by a process that goes on after `iteration`: it is a row of a later
+// iteration, which will run again, or says that the run has ended.
 bool RunsAgain(std::string_view record, std::int64_t iteration) {
   if (FindProtoField(record, kExit)) return true;
   const std::optional<ProtoField> history = FindProtoField(record, kHistory);
@@ -68,18 +68,17 @@ bool RunsAgain(std::string_view record, std::int64_t iteration) {
 absl::StatusOr<std::int64_t> CutOff(const std::string& path, std::int64_t iteration) {
   std::error_code error;
   if (!fs::exists(path, error)) return 0;
-  ASSIGN_OR_RETURN(const std::string file, ReadRegular(path, kMostFileBytes));
+  ASSIGN_OR_RETURN(const File file, OpenForWriting(path));
   std::int64_t kept = 0;
   std::int64_t end = 0;
-  for (const WandbRecord& record : ReadWandbRecords(file).value_or(std::vector<WandbRecord>{})) {
-    if (RunsAgain(record.data, iteration)) break;
+  RETURN_IF_ERROR(VisitWandbRecords(file, [&](std::string_view record, std::int64_t record_end) {
+    if (RunsAgain(record, iteration)) return false;
     ++kept;
-    end = record.end;
-  }
+    end = record_end;
+    return true;
+  }));
   if (kept < kRecordsOfBeginning) kept = end = 0;
-  if (end < static_cast<std::int64_t>(file.size()))
-    fs::resize_file(path, static_cast<std::uintmax_t>(end), error);
-  if (error) return Unavailable("{}: cannot cut off what will run again: {}", path, error.message());
+  RETURN_IF_ERROR(WithContext(file.Resize(end), "cannot cut off what will run again"));
   return kept;
 }
 
@@ -112,10 +111,16 @@ ProtoMessage Wandb::ConfigMessage() const {
   return config;
 }
 
-absl::Status Wandb::Append(int field, const ProtoMessage& message) {
+absl::Status Wandb::Append(std::span<const Content> contents) {
   ASSIGN_OR_RETURN(const std::int64_t size, file_.Open());
-  RETURN_IF_ERROR(file_.Append(WandbFragments(RecordOf(records_ + 1, field, message), size)));
-  ++records_;
+  std::string bytes = size == 0 ? WandbFileHeader() : "";
+  std::int64_t records = records_;
+  for (const auto& [field, message] : contents) {
+    bytes +=
+        WandbFragments(RecordOf(++records, field, message), size + static_cast<std::int64_t>(bytes.size()));
+  }
+  RETURN_IF_ERROR(file_.Append(bytes));
+  records_ = records;
   return absl::OkStatus();
 }
 
@@ -139,28 +144,36 @@ absl::Status Wandb::Open() {
   std::error_code error;
   fs::create_directories(fs::path(file_.path()).parent_path(), error);  // an error is the file's
   ASSIGN_OR_RETURN(const std::int64_t size, file_.Open());
-  if (size > 0) return absl::OkStatus();
-  std::string beginning = WandbFileHeader();
-  beginning += WandbFragments(RecordOf(1, kRun, RunMessage()), static_cast<std::int64_t>(beginning.size()));
-  beginning +=
-      WandbFragments(RecordOf(2, kConfig, ConfigMessage()), static_cast<std::int64_t>(beginning.size()));
-  RETURN_IF_ERROR(file_.Append(beginning));
-  records_ = kRecordsOfBeginning;
+  if (size == 0) {
+    records_ = 0;
+    is_described_ = false;
+  }
+  if (is_described_) return absl::OkStatus();
+  RETURN_IF_ERROR(Append(std::vector<Content>{{kRun, RunMessage()}, {kConfig, ConfigMessage()}}));
+  is_described_ = true;
   return absl::OkStatus();
 }
 
-absl::Status Wandb::AppendSummary() {
+Wandb::Content Wandb::Summary() const {
+  std::map<std::string, std::string> latest = row_;
+  latest.insert(latest_.begin(), latest_.end());  // where the row has a tag, its value stays
   ProtoMessage summary;
-  for (const auto& [tag, json] : latest_) summary.Message(1, ItemOf(tag, json));
-  return Append(kSummary, summary);
+  for (const auto& [tag, json] : latest) summary.Message(1, ItemOf(tag, json));
+  return {kSummary, summary};
 }
 
-absl::Status Wandb::AppendRow() {
-  if (row_.empty()) return absl::OkStatus();
+std::vector<Wandb::Content> Wandb::Row() const {
+  if (row_.empty()) return {};
   ProtoMessage history;
   for (const auto& [tag, json] : row_) history.Message(1, ItemOf(tag, json));
   history.Message(2, ProtoMessage().Varint(1, static_cast<std::uint64_t>(row_iteration_)));
-  RETURN_IF_ERROR(Append(kHistory, history));
+  return {{kHistory, history}};
+}
+
+absl::Status Wandb::AppendRow(const std::vector<Content>& more) {
+  std::vector<Content> contents = Row();
+  contents.insert(contents.end(), more.begin(), more.end());
+  RETURN_IF_ERROR(Append(contents));
   for (const auto& [tag, json] : row_) latest_[tag] = json;
   row_.clear();
   return absl::OkStatus();
@@ -178,15 +191,12 @@ absl::Status Wandb::Write(const Record& record) {
   row_["_runtime"] = nlohmann::json(record.unix_seconds - run_.begin_unix_seconds).dump();
   row_["_timestamp"] = nlohmann::json(record.unix_seconds).dump();
   if (record.event != Record::Event::kCheckpoint) return absl::OkStatus();
-  RETURN_IF_ERROR(AppendRow());
-  return AppendSummary();
+  return AppendRow({Summary()});
 }
 
 absl::Status Wandb::Close(bool succeeded) {
   RETURN_IF_ERROR(Open());
-  RETURN_IF_ERROR(AppendRow());
-  RETURN_IF_ERROR(AppendSummary());
-  return Append(kExit, ProtoMessage().Varint(1, succeeded ? 0 : 1));
+  return AppendRow({Summary(), {kExit, ProtoMessage().Varint(1, succeeded ? 0 : 1)}});
 }
 
 }  // namespace engine::metrics

@@ -3,7 +3,10 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "engine/base/status.h"
 #include "engine/metrics/protobuf.h"
 
 namespace engine::metrics {
@@ -32,17 +35,29 @@ std::int64_t LeftOfBlock(std::int64_t offset) { return kBlockBytes - offset % kB
 // A fragment that begins where there is room for its header.
 struct Fragment {
   char type = 0;
-  std::string_view data;
+  std::string data;
 };
 
 // nullopt: it is not whole.
-std::optional<Fragment> FragmentAt(std::string_view file, std::int64_t offset) {
-  const std::string_view rest = file.substr(static_cast<std::size_t>(offset));
-  if (rest.size() < kHeaderBytes) return std::nullopt;
-  const std::size_t length = NumberAt(rest, 4, 2);
-  if (rest.size() < kHeaderBytes + length) return std::nullopt;
-  if (Checksum(rest.substr(6, 1 + length)) != NumberAt(rest, 0, 4)) return std::nullopt;
-  return Fragment{rest[6], rest.substr(kHeaderBytes, length)};
+absl::StatusOr<std::optional<Fragment>> FragmentAt(const File& file, std::int64_t file_bytes,
+                                                   std::int64_t offset) {
+  const std::int64_t left = file_bytes - offset;
+  if (left < kHeaderBytes) return std::nullopt;
+  std::string header(kHeaderBytes, '\0');
+  RETURN_IF_ERROR(file.ReadAt(header.data(), kHeaderBytes, offset));
+  const std::size_t length = NumberAt(header, 4, 2);
+  if (left - kHeaderBytes < static_cast<std::int64_t>(length)) return std::nullopt;
+  std::string data(length, '\0');
+  RETURN_IF_ERROR(file.ReadAt(data.data(), static_cast<std::int64_t>(length), offset + kHeaderBytes));
+  if (Checksum(header[6] + data) != NumberAt(header, 0, 4)) return std::nullopt;
+  return Fragment{header[6], std::move(data)};
+}
+
+absl::StatusOr<bool> HasWandbHeader(const File& file, std::int64_t file_bytes) {
+  if (file_bytes < kHeaderBytes) return false;
+  std::string header(kHeaderBytes, '\0');
+  RETURN_IF_ERROR(file.ReadAt(header.data(), kHeaderBytes, 0));
+  return header == WandbFileHeader();
 }
 
 }  // namespace
@@ -70,21 +85,22 @@ std::string WandbFragments(std::string_view record, std::int64_t offset) {
   return out;
 }
 
-std::optional<std::vector<WandbRecord>> ReadWandbRecords(std::string_view file) {
-  if (!file.starts_with(WandbFileHeader())) return std::nullopt;
-  std::vector<WandbRecord> records;
-  std::string data;
+absl::Status VisitWandbRecords(const File& file,
+                               const std::function<bool(std::string_view record, std::int64_t end)>& visit) {
+  ASSIGN_OR_RETURN(const std::int64_t file_bytes, file.Size());
+  ASSIGN_OR_RETURN(const bool is_log, HasWandbHeader(file, file_bytes));
+  if (!is_log) return absl::OkStatus();
+  std::string record;
   for (std::int64_t at = kHeaderBytes;;) {
     if (LeftOfBlock(at) < kHeaderBytes) at += LeftOfBlock(at);
-    if (at >= static_cast<std::int64_t>(file.size())) break;
-    const std::optional<Fragment> fragment = FragmentAt(file, at);
-    if (!fragment) break;
+    ASSIGN_OR_RETURN(const std::optional<Fragment> fragment, FragmentAt(file, file_bytes, at));
+    if (!fragment) return absl::OkStatus();
     at += kHeaderBytes + static_cast<std::int64_t>(fragment->data.size());
-    if (fragment->type == kFull || fragment->type == kFirst) data.clear();
-    data += fragment->data;
-    if (fragment->type == kFull || fragment->type == kLast) records.push_back({at, data});
+    if (fragment->type == kFull || fragment->type == kFirst) record.clear();
+    record += fragment->data;
+    const bool ends = fragment->type == kFull || fragment->type == kLast;
+    if (ends && !visit(record, at)) return absl::OkStatus();
   }
-  return records;
 }
 
 }  // namespace engine::metrics

@@ -8,10 +8,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "engine/base/file_io.h"
 
 namespace engine::metrics {
 
@@ -20,12 +21,10 @@ std::string WandbFileHeader();
 // A record's fragments, with zeros before them where they begin in the next block, at `offset` of the file.
 std::string WandbFragments(std::string_view record, std::int64_t offset);
 
-struct WandbRecord {
-  std::int64_t end = 0;  // offset behind it
-  std::string data;
-};
-
-// The records of a file, up to the first that is not whole; nullopt where the header is another.
-std::optional<std::vector<WandbRecord>> ReadWandbRecords(std::string_view file);
+// Calls `visit` for the records of a file in order, up to the first that is not whole or for which it returns false. `end` is
+// the offset behind the record. Only one record is in memory at a time. A file with another header has no records. Errors are
+// those of reading.
+absl::Status VisitWandbRecords(const File& file,
+                               const std::function<bool(std::string_view record, std::int64_t end)>& visit);
 
 }  // namespace engine::metrics

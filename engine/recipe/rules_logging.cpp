@@ -27,18 +27,27 @@ void TextfileHasItsEnding(const RuleContext& c) {
           fmt::format("\"{}.prom\"", Shown(path)));
 }
 
+// By its value: a printed recipe says every key, those of sinks that it does not name among them.
+bool HasDefault(const Field& field, const Recipe& recipe) { return Get(field, recipe) == DefaultOf(field); }
+
 void KeysHaveTheirSink(const RuleContext& c) {
-  const auto unused = [&](std::string_view key, std::string_view sink) {
-    const Field& field = *FindField(key);
-    if (c.recipe.logging.Has(sink) || Get(field, c.recipe) == DefaultOf(field)) return;
-    c.Note({key}, fmt::format("{} is not used: logging.sinks does not name \"{}\"", key, sink));
-  };
-  unused("logging.wandb.project", "wandb");
-  unused("logging.wandb.entity", "wandb");
-  unused("logging.wandb.name", "wandb");
-  unused("logging.prometheus.port", "prometheus");
-  unused("logging.prometheus.address", "prometheus");
-  unused("logging.prometheus.textfile", "prometheus");
+  constexpr std::string_view kTable = "logging.";
+  for (const Field& field : Fields()) {
+    if (!field.table().starts_with(kTable) || HasDefault(field, c.recipe)) continue;
+    const std::string sink = field.table().substr(kTable.size());
+    if (c.recipe.logging.Has(sink)) continue;
+    c.Note({field.key}, fmt::format("{} is not used: logging.sinks does not name \"{}\"", field.key, sink));
+  }
+}
+
+// Prometheus asks when it likes, and gets the last iteration.
+void SinkIntervalHasASink(const RuleContext& c) {
+  const Logging& logging = c.recipe.logging;
+  if (HasDefault(*FindField("logging.sink_interval"), c.recipe) || logging.Has("tensorboard") ||
+      logging.Has("wandb"))
+    return;
+  c.Note({"logging.sink_interval"},
+         "logging.sink_interval is not used: logging.sinks names neither \"tensorboard\" nor \"wandb\"");
 }
 
 }  // namespace
@@ -48,6 +57,7 @@ std::vector<Rule> LoggingRules() {
       {{"logging.sinks", "logging.prometheus"}, PrometheusIsReached},
       {{"logging.prometheus.textfile"}, TextfileHasItsEnding},
       {{"logging.sinks", "logging.wandb", "logging.prometheus"}, KeysHaveTheirSink},
+      {{"logging.sinks", "logging.sink_interval"}, SinkIntervalHasASink},
   };
 }
 

@@ -21,9 +21,9 @@ constexpr int kPredicted = 1;
 constexpr int kIterationsThread = 1000;  // behind all streams
 
 std::string WorkName(const plan::Instruction* instruction) {
-  if (instruction == nullptr) return "nccl:transfer";
+  if (instruction == nullptr) return "ncclKernel_transfer";
   const std::string kernel(instruction->kernel());
-  return instruction->wire_bytes() > 0 ? "nccl:" + kernel : kernel;
+  return instruction->wire_bytes() > 0 ? "ncclKernel_" + kernel : kernel;
 }
 
 json Named(const char* what, int process, int thread, const std::string& name) {

@@ -13,8 +13,10 @@ namespace engine::train {
 
 // Chrome's trace event format, of all iterations one behind the other. What that program goes by:
 //   - "rank": N, with a blank behind the colon;
-//   - work on the device has the category "kernel" and the arguments stream, device and correlation; its kind is told by
-//     its name, and that of exchange begins with "nccl:";
+//   - work on the device has the category "kernel" and the arguments stream, device and correlation;
+//   - its kind is told by its name. Communication is, in version 0.2.0, a name with "ncclKernel" in it; in that of May 2025, what
+//     the pattern ^nccl.*Kernel matches; on the main branch of 2026, what begins with "nccl", and for stragglers with "ncclKernel".
+//     All of these hold for ncclKernel_NAME;
 //   - an iteration is a slice ProfilerStep#N.
 // Waits are no work: they are left out, so that they show as idle time of their stream. `predicted`, of which those of the rank's
 // stage are taken, has the category "predicted", which it passes over.

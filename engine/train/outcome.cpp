@@ -1,17 +1,15 @@
 #include "engine/train/outcome.h"
 
 #include <fmt/chrono.h>
-#include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/file.h"
 #include "engine/base/file_io.h"
+#include "engine/base/host_name.h"
 #include "engine/base/write_file.h"
 #include "engine/driver/run_folder.h"
 #include "engine/train/run_lock.h"
@@ -48,8 +46,6 @@ bool IsRetryable(const absl::Status& failure) {
 }
 
 absl::Status WriteOutcome(const std::string& out, const Outcome& outcome) {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  gethostname(host.data(), host.size() - 1);
   nlohmann::ordered_json json = {
       {"outcome", NameOf(outcome.kind)}, {"iteration", nullptr}, {"iterations", outcome.iterations}};
   if (outcome.iteration) json["iteration"] = *outcome.iteration;
@@ -57,7 +53,7 @@ absl::Status WriteOutcome(const std::string& out, const Outcome& outcome) {
     json["reason"] = outcome.reason;
     json["retryable"] = outcome.retryable;
   }
-  json["host"] = host.data();
+  json["host"] = HostName();
   json["ended"] = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
   return WriteFile(PathOfOutcome(out), TextOf(json));
 }

@@ -131,7 +131,12 @@ void Reporter::Evaluation(const EvaluationReport& report) {
   Line(rule);
 }
 
-void Reporter::Saved(const SaveReport& report) { sinks_.Write(RecordOf(report, consumed_samples_)); }
+void Reporter::Saved(const SaveReport& report) {
+  const double stall_ms = report.elapsed_ms + std::exchange(deletion_ms_, 0);
+  sinks_.Write(RecordOf(report, stall_ms, consumed_samples_));
+}
+
+void Reporter::Deleted(double elapsed_ms) { deletion_ms_ += elapsed_ms; }
 
 void Reporter::Progress(const IterationReport& report) {
   if (!terminal_) return;

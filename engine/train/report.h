@@ -62,8 +62,7 @@ struct EvaluationReport {
 
 struct SaveReport {
   std::int64_t iteration = 0;
-  double elapsed_ms = 0;  // until the checkpoint was whole on disk
-  double stall_ms = 0;    // for which training stood still
+  double elapsed_ms = 0;  // until the checkpoint was whole on disk; training stood still
 };
 
 class Reporter {
@@ -81,6 +80,8 @@ class Reporter {
   void Iteration(const IterationReport& report);
   void Evaluation(const EvaluationReport& report);
   void Saved(const SaveReport& report);
+  // Training stood still for so long, in which old checkpoints were deleted; the next record of a checkpoint counts it.
+  void Deleted(double elapsed_ms);
   // Nothing is told after it. `succeeded`: the run has finished, or was stopped and saved.
   void Close(bool succeeded);
   // A line between the others, without spoiling the progress bar.
@@ -111,6 +112,7 @@ class Reporter {
   RunFacts facts_;
   Interval interval_;
   std::int64_t consumed_samples_ = 0;  // after the last iteration that was told
+  double deletion_ms_ = 0;             // since the last checkpoint that was told
   bool terminal_ = false;
   bool bar_shown_ = false;
 };

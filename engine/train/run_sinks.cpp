@@ -1,13 +1,11 @@
 #include "engine/train/run_sinks.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <memory>
 #include <variant>
 
+#include "engine/base/host_name.h"
 #include "engine/base/version.h"
 #include "engine/driver/run_folder.h"
 #include "engine/metrics/prometheus_listener.h"
@@ -23,17 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string HostName() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
-
 std::string HostKey(std::int64_t rank) { return fmt::format("host of rank {}", rank); }
 
 // A list as TOML writes it.
 struct AsSetting {
-  metrics::Setting operator()(std::int64_t value) const { return static_cast<double>(value); }
+  metrics::Setting operator()(std::int64_t value) const { return value; }
   metrics::Setting operator()(double value) const { return value; }
   metrics::Setting operator()(bool value) const { return value; }
   metrics::Setting operator()(const std::string& value) const { return value; }

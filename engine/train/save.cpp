@@ -50,12 +50,13 @@ absl::Status Save(const RunContext& run, const Position& position, checkpoint::R
   const auto start = Clock::now();
   RETURN_IF_ERROR(state::SaveCheckpoint(run.plan, root, metadata, *run.ranks, run.processes));
   if (!run.Leads()) return absl::OkStatus();
-  SaveReport report{.iteration = position.iteration, .elapsed_ms = MillisecondsSince(start)};
   run.reporter->Line(fmt::format("saved checkpoint of iteration {} to {}", position.iteration, root));
+  // Before the deletion, so that a run that is killed meanwhile has told of the checkpoint that it goes on from.
+  run.reporter->Saved({.iteration = position.iteration, .elapsed_ms = MillisecondsSince(start)});
   retention.Saved(position.iteration);
+  const auto deletion_start = Clock::now();
   absl::Status pruned = retention.Prune();
-  report.stall_ms = MillisecondsSince(start);
-  run.reporter->Saved(report);
+  run.reporter->Deleted(MillisecondsSince(deletion_start));
   return pruned;
 }
 

@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/base/host_name.h"
 #include "engine/base/status.h"
 #include "tests/data/temp_dir.h"
 
@@ -201,11 +202,10 @@ TEST_CASE("what a dead process of this host was writing is removed, and what oth
   const auto expected = Samples(*OpenSampleIndex(dir / "cache", lengths, kOptions, &note), lengths);
   const fs::path made = FilesOf(dir / "cache").at(0);
   const std::string name = made.filename().string();
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  const std::string dead = fmt::format("{}.{}.2147483647", name, host.data());
-  const std::string of_other_host = fmt::format("{}.{}.org.17", name, host.data());
-  const std::string of_other_index = fmt::format("other.index.{}.2147483647", host.data());
+  const std::string host = HostName();
+  const std::string dead = fmt::format("{}.{}.2147483647", name, host);
+  const std::string of_other_host = fmt::format("{}.{}.org.17", name, host);
+  const std::string of_other_index = fmt::format("other.index.{}.2147483647", host);
   for (const std::string& file : {dead, of_other_host, of_other_index})
     std::ofstream(dir / "cache/" + file) << "half";
   fs::resize_file(made, 70);

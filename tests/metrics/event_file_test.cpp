@@ -13,7 +13,8 @@ TEST_CASE("checksums of TFRecord's framing") {
 TEST_CASE("events are byte by byte those that protoc makes (tests/oracles/sink_formats.py)") {
   using Settings = std::vector<std::pair<std::string, Setting>>;
   const std::vector<std::string> golden = HexLines("events.hex");
-  const Settings settings = {{"model.layers", 12.0}, {"fp8", true}, {"kind", std::string("sgd")}};
+  const Settings settings = {
+      {"model.layers", std::int64_t{12}}, {"fp8", true}, {"kind", std::string("sgd")}, {"lr", 0.5}};
   const std::vector<std::pair<std::string, double>> loss = {{"lm loss", 0.5}};
   const std::vector<std::pair<std::string, double>> two = {{"a", -0.0}, {"b", 0.1}};
   const std::vector<std::string> tags = {"lm loss"};
@@ -26,6 +27,7 @@ TEST_CASE("events are byte by byte those that protoc makes (tests/oracles/sink_f
                                            HyperParametersEvent(1, Settings{settings[0]}),
                                            HyperParametersEvent(1, Settings{settings[1]}),
                                            HyperParametersEvent(1, Settings{settings[2]}),
+                                           HyperParametersEvent(1, Settings{settings[3]}),
                                            SessionEndEvent(1, false)};
   REQUIRE(events.size() == golden.size());
   for (std::size_t e = 0; e < events.size(); ++e) {

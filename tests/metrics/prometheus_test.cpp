@@ -13,6 +13,7 @@
 
 #include "engine/metrics/prometheus_listener.h"
 #include "engine/metrics/prometheus_textfile.h"
+#include "engine/metrics/sinks.h"
 #include "tests/metrics/sinks_testing.h"
 
 namespace engine::metrics::testing {
@@ -113,13 +114,13 @@ TEST_CASE("Prometheus' text: base units, labels, histograms, the last finite num
 
 TEST_CASE("GET /metrics answers while the run goes on, and everything else is refused") {
   PrometheusListener sink({.host = "127.0.0.1", .port = 0}, TestRun());
-  REQUIRE(sink.Write(LossRecord(1, 2.5)).ok());
+  REQUIRE(TakeAndWrite(sink, LossRecord(1, 2.5)).ok());
   const std::string answer = Scrape(sink.port(), "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
   CHECK(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
   const std::size_t body = answer.find("\r\n\r\n") + 4;
   CHECK(answer.find(fmt::format("\r\nContent-Length: {}\r\n", answer.size() - body)) != std::string::npos);
   CHECK(Parsed(answer.substr(body)).at("engine_loss{run=\"quick\"}") == 2.5);
-  REQUIRE(sink.Write(LossRecord(2, 1.5)).ok());
+  REQUIRE(TakeAndWrite(sink, LossRecord(2, 1.5)).ok());
   CHECK(Scrape(sink.port(), "GET /metrics?x=1 HTTP/1.0\r\n\r\n").find("engine_loss{run=\"quick\"} 1.5\n") !=
         std::string::npos);
   const std::string head = Scrape(sink.port(), "HEAD /metrics HTTP/1.1\r\n\r\n");
@@ -134,16 +135,16 @@ TEST_CASE("GET /metrics answers while the run goes on, and everything else is re
 
 TEST_CASE("a port that another program has is an error until it is free; the port is given back at the end") {
   PrometheusListener first({.host = "127.0.0.1", .port = 0}, TestRun());
-  REQUIRE(first.Write(LossRecord(1, 1)).ok());
+  REQUIRE(TakeAndWrite(first, LossRecord(1, 1)).ok());
   const int port = first.port();
   PrometheusListener second({.host = "127.0.0.1", .port = port}, TestRun());
-  CHECK(Message(second.Write(LossRecord(1, 1))) ==
+  CHECK(Message(TakeAndWrite(second, LossRecord(1, 1))) ==
         fmt::format("logging.prometheus: port {} of 127.0.0.1 is taken by another program; give another one",
                     port));
   REQUIRE(first.Close(true).ok());
-  CHECK(second.Write(LossRecord(2, 1)).ok());
+  CHECK(TakeAndWrite(second, LossRecord(2, 1)).ok());
   PrometheusListener nowhere({.host = "192.0.2.1", .port = port}, TestRun());
-  CHECK(Message(nowhere.Write(LossRecord(1, 1)))
+  CHECK(Message(TakeAndWrite(nowhere, LossRecord(1, 1)))
             .starts_with("logging.prometheus: 192.0.2.1 is no address of this"));
 }
 
@@ -151,15 +152,37 @@ TEST_CASE("the textfile is whole, has no other name for long, and is written onc
   const TempDir folder;
   const std::string path = folder / "run.prom";
   PrometheusTextfile sink(path, TestRun());
-  REQUIRE(sink.Write(LossRecord(1, 2.5)).ok());
+  REQUIRE(TakeAndWrite(sink, LossRecord(1, 2.5)).ok());
   CHECK(Parsed(ReadFile(path)).at("engine_loss{run=\"quick\"}") == 2.5);
-  REQUIRE(sink.Write(LossRecord(2, 1.5)).ok());
+  REQUIRE(TakeAndWrite(sink, LossRecord(2, 1.5)).ok());
   REQUIRE(sink.Close(true).ok());
   CHECK(Parsed(ReadFile(path)).at("engine_loss{run=\"quick\"}") == 1.5);
   CHECK_FALSE(std::filesystem::exists(path + ".new"));
   PrometheusTextfile nowhere(folder / "no/run.prom", TestRun());
-  CHECK(Message(nowhere.Write(LossRecord(1, 1))) ==
+  CHECK(Message(TakeAndWrite(nowhere, LossRecord(1, 1))) ==
         "cannot open " + folder / "no/run.prom.new" + ": No such file or directory");
+}
+
+TEST_CASE("what waited for a textfile or a port that failed is in its histograms once") {
+  const TempDir folder;
+  const std::string path = folder / "late/run.prom";
+  PrometheusListener first({.host = "127.0.0.1", .port = 0}, TestRun());
+  REQUIRE(first.Write({}).ok());
+  auto listener = std::make_unique<PrometheusListener>(
+      launch::Endpoint{.host = "127.0.0.1", .port = first.port()}, TestRun());
+  const PrometheusListener& second = *listener;
+  Sinks sinks([](const std::string&) {}, std::chrono::seconds(0));
+  sinks.Add(std::make_unique<PrometheusTextfile>(path, TestRun()));
+  sinks.Add(std::move(listener));
+  for (int i = 1; i <= 3; ++i) sinks.Write(IterationRecord(i, {{&kElapsed, 1000}}));
+  std::filesystem::create_directory(folder / "late");
+  REQUIRE(first.Close(true).ok());
+  sinks.Write(IterationRecord(4, {{&kElapsed, 1000}}));
+  const std::string count = "engine_iteration_seconds_count{run=\"quick\"}";
+  const std::string answer = Scrape(second.port(), "GET /metrics HTTP/1.0\r\n\r\n");
+  CHECK(Parsed(answer.substr(answer.find("\r\n\r\n") + 4)).at(count) == 4);
+  sinks.Close(true);
+  CHECK(Parsed(ReadFile(path)).at(count) == 4);
 }
 
 }  // namespace engine::metrics::testing

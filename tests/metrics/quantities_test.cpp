@@ -12,6 +12,21 @@ std::string SourceFile(const std::string& path) {
   return ReadFile(std::string(ENGINE_SOURCE_DIR) + "/" + path);
 }
 
+std::string Quoted(const char* name, const std::string& behind) {
+  return name == nullptr ? "" : "`" + (name + behind) + "`";
+}
+
+// A quantity's row in the table of names, by its entry in kQuantities.
+std::string RowOf(const Quantity& quantity) {
+  using Each = Quantity::Each;
+  const std::string label =
+      quantity.each == Each::kName ? "{name}" : (quantity.each == Each::kRank ? "{rank}" : "");
+  return fmt::format("| {} | {}{} | {}{} |\n", Quoted(quantity.key, ""),
+                     Quoted(quantity.tag, quantity.each == Each::kName ? "NAME" : ""),
+                     quantity.over_samples ? " \\*" : "", Quoted(quantity.metric, label),
+                     quantity.type == Quantity::Type::kHistogram ? ", histogram" : "");
+}
+
 }  // namespace
 
 TEST_CASE("each quantity has a name of its own in each form, and its unit in Prometheus' names") {
@@ -29,18 +44,18 @@ TEST_CASE("each quantity has a name of its own in each form, and its unit in Pro
   }
 }
 
-TEST_CASE("docs/monitoring.md names each quantity's tag and metric, and docs/metrics.md its key") {
-  const std::string monitoring = SourceFile("docs/monitoring.md");
+TEST_CASE("docs/monitoring.md has a row for each quantity, and no others, and docs/metrics.md its key") {
   const std::string keys = SourceFile("docs/metrics.md");
+  std::string rows = "| metrics.jsonl | TensorBoard, W&B | Prometheus |\n|---|---|---|\n";
   for (const Quantity* quantity : kQuantities) {
-    for (const char* name : {quantity->tag, quantity->metric}) {
-      if (name == nullptr) continue;
-      INFO(name);
-      CHECK(monitoring.find("`" + std::string(name)) != std::string::npos);
-    }
+    rows += RowOf(*quantity);
     if (quantity->key != nullptr)
       CHECK(keys.find("`" + std::string(quantity->key) + "`") != std::string::npos);
   }
+  const std::string monitoring = SourceFile("docs/monitoring.md");
+  const std::size_t table = monitoring.find("| metrics.jsonl |");
+  REQUIRE(table != std::string::npos);
+  CHECK(monitoring.substr(table) == rows);
 }
 
 TEST_CASE("the Grafana dashboard asks for metrics that there are") {

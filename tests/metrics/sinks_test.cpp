@@ -1,8 +1,5 @@
 #include "engine/metrics/sinks.h"
 
-#include <sys/resource.h>
-
-#include <csignal>
 #include <filesystem>
 #include <memory>
 
@@ -17,6 +14,7 @@ namespace {
 struct Given {
   bool fails = false;
   int tries = 0;
+  std::vector<std::int64_t> taken = {};
   std::vector<std::int64_t> iterations = {};
   std::vector<bool> closed = {};
 };
@@ -24,6 +22,8 @@ struct Given {
 class FailingSink : public Sink {
  public:
   explicit FailingSink(Given* given) : given_(given) {}
+  std::string Name() const override { return "failing"; }
+  void Take(const Record& record) override { given_->taken.push_back(record.iteration); }
   absl::Status Write(const Record& record) override {
     ++given_->tries;
     if (given_->fails) return Unavailable("no room");
@@ -62,6 +62,7 @@ TEST_CASE("a sink that fails is one warning, its records wait, and the others ge
   bad.fails = false;
   sinks.Close(true);
   CHECK((bad.iterations == std::vector<std::int64_t>{1, 2, 3, 4, 5}));
+  CHECK((bad.taken == bad.iterations));  // once each, however often they were tried
   CHECK((bad.closed == std::vector<bool>{true}));
   CHECK(warnings.size() == 2);
 }
@@ -80,12 +81,12 @@ TEST_CASE("a sink that fails is not asked again before its time, and what it nev
     CHECK(bad.iterations.size() == Sinks::kMostWaiting);
     CHECK(bad.iterations.front() == 6);
     CHECK((bad.closed == std::vector<bool>{false}));
-    CHECK(warnings.back() == "5 records are lost");
+    CHECK(warnings.back() == "failing: 5 records are lost");
   }
   SUBCASE("it does not") {
     sinks.Close(true);
     CHECK(bad.closed.empty());
-    CHECK(warnings.back() == fmt::format("{} records are lost: no room", most + 5));
+    CHECK(warnings.back() == fmt::format("failing: {} records are lost: no room", most + 5));
   }
   CHECK(warnings.size() == 2);
 }
@@ -105,14 +106,11 @@ TEST_CASE("a full disk leaves whole records, and the file goes on when there is 
   AppendFile file(folder / "log");
   REQUIRE(file.Open().ok());
   REQUIRE(file.Append("whole").ok());
-  const auto before = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit limit{};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
-  const rlimit small{.rlim_cur = 8, .rlim_max = limit.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const absl::Status full = file.Append("too long");
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  std::signal(SIGXFSZ, before);
+  absl::Status full;
+  {
+    const FileSizeLimit limit(8);
+    full = file.Append("too long");
+  }
   CHECK(Message(full) == "cannot write " + folder / "log" + ": File too large");
   CHECK(ReadFile(folder / "log") == "whole");
   REQUIRE(file.Append(" and on").ok());

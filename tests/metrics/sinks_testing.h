@@ -2,7 +2,9 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -24,7 +26,10 @@ inline RunDescription TestRun(std::int64_t resumed_iteration = 0) {
           .host = "h",
           .version = "1.2",
           .plan_hash = "abc",
-          .settings = {{"model.layers", 12.0}, {"kind", std::string("sgd")}, {"fp8", true}},
+          .settings = {{"model.layers", std::int64_t{12}},
+                       {"lr", 0.5},
+                       {"kind", std::string("sgd")},
+                       {"fp8", true}},
           .texts = {{"recipe", "text"}}};
 }
 
@@ -37,6 +42,12 @@ inline Record IterationRecord(std::int64_t iteration, std::vector<Measurement> v
 
 inline Record LossRecord(std::int64_t iteration, double loss) {
   return IterationRecord(iteration, {{&kLoss, loss}});
+}
+
+// What Sinks does with a record.
+inline absl::Status TakeAndWrite(Sink& sink, const Record& record) {
+  sink.Take(record);
+  return sink.Write(record);
 }
 
 // Bytes of a file of hexadecimal digits, line by line.
@@ -52,6 +63,26 @@ inline std::vector<std::string> HexLines(const std::string& name) {
   }
   return lines;
 }
+
+// While it lives, no file of this process grows beyond so many bytes, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(std::size_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit_) == 0);
+    const rlimit small{.rlim_cur = bytes, .rlim_max = limit_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &limit_);
+    std::signal(SIGXFSZ, before_);
+  }
+
+ private:
+  void (*before_)(int);
+  rlimit limit_{};
+};
 
 // So a failed comparison prints digits.
 inline std::string ToHex(const std::string& bytes) {

@@ -128,6 +128,25 @@ TEST_CASE("tags carry names and units of Megatron-LM, and no number that is not 
   CHECK_FALSE(fs::exists(folder / "samples"));
 }
 
+TEST_CASE(
+    "of a record whose second file fails the first keeps nothing, so that it is there once in the end") {
+  const TempDir folder;
+  TensorBoard sink(folder.path(), TestRun());
+  REQUIRE(sink.Write(LossRecord(1, 1)).ok());
+  const std::string path = EventFiles(folder.path()).at(0);
+  const std::string samples = EventFiles(folder / "samples").at(0);
+  const std::string before = ReadFile(samples);
+  fs::remove(path);
+  fs::create_directory(path);
+  CHECK_FALSE(sink.Write(LossRecord(2, 2)).ok());
+  CHECK(ReadFile(samples) == before);
+  fs::remove(path);
+  REQUIRE(sink.Write(LossRecord(2, 2)).ok());
+  CHECK((Curve(folder / "samples", "lm loss vs samples", PurgeBy::kSessionStart) ==
+         std::map<std::int64_t, float>{{8, 1}, {16, 2}}));
+  CHECK((Curve(folder.path(), "lm loss", PurgeBy::kStep) == std::map<std::int64_t, float>{{2, 2}}));
+}
+
 TEST_CASE("an event file that was removed is begun anew; without its folder the folder is, too") {
   const TempDir folder;
   TensorBoard sink(folder / "tensorboard", TestRun());

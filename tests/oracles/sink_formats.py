@@ -111,13 +111,16 @@ def event_records():
     yield encode("Event", 'wall_time: 1 step: 50 summary { value { tag: "recipe" metadata { plugin_data { plugin_name: "text" '
                           '} } tensor { dtype: 7 tensor_shape { } string_val: "| a | \\303\\244 |\\n" } } }')
     yield hparams("experiment", 1, 'experiment { hparam_infos { name: "model.layers" type: 3 } hparam_infos { name: "fp8" '
-                                   'type: 2 } hparam_infos { name: "kind" type: 1 } metric_infos { name { tag: "lm loss" } } }')
+                                   'type: 2 } hparam_infos { name: "kind" type: 1 } hparam_infos { name: "lr" type: 3 } '
+                                   'metric_infos { name { tag: "lm loss" } } }')
     # A map's entries are in no order: one at a time.
     yield hparams("session_start_info", 1, 'session_start_info { hparams { key: "model.layers" value { number_value: 12 } } '
                                            "start_time_secs: 1 }")
     yield hparams("session_start_info", 1, 'session_start_info { hparams { key: "fp8" value { bool_value: true } } '
                                            "start_time_secs: 1 }")
     yield hparams("session_start_info", 1, 'session_start_info { hparams { key: "kind" value { string_value: "sgd" } } '
+                                           "start_time_secs: 1 }")
+    yield hparams("session_start_info", 1, 'session_start_info { hparams { key: "lr" value { number_value: 0.5 } } '
                                            "start_time_secs: 1 }")
     yield hparams("session_end_info", 1, "session_end_info { status: 2 end_time_secs: 1 }")
 
@@ -144,7 +147,7 @@ def wandb_records():
     """What tests/metrics/wandb_test.cpp writes of a run."""
     yield encode("Record", 'num: 1 run { run_id: "IDIDIDID" entity: "us" project: "proj" display_name: "name" host: "h" '
                            "start_time { seconds: 1000 } }")
-    yield encode("Record", 'num: 2 config { update { key: "model.layers" value_json: "12.0" } update { key: "kind" '
+    yield encode("Record", 'num: 2 config { update { key: "model.layers" value_json: "12" } update { key: "lr" value_json: "0.5" } update { key: "kind" '
                            'value_json: "\\"sgd\\"" } update { key: "fp8" value_json: "true" } }')
     rows = [(1, 0.5, 1001), (2, 0.25, 1002)]
     yield encode("Record", f"num: 3 history {{ {items('item', row(*rows[0]))} step {{ num: 1 }} }}")

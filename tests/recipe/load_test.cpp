@@ -211,10 +211,20 @@ TEST_CASE("keys of a sink that is not named are noted, and none of one that is")
   CHECK(Format(unused.diagnostics[1])
             .starts_with("--set:2:25: note: logging.prometheus.port is not used: logging.sinks does not name "
                          "\"prometheus\"\n"));
-  const LoadResult used = LoadBase(
-      {"logging.wandb.name=x", "logging.prometheus.port=9400", "logging.sinks=[\"wandb\", \"prometheus\"]"});
+  const LoadResult used = LoadBase({"logging.wandb.name=x", "logging.prometheus.port=9400",
+                                    "logging.sinks=[\"wandb\", \"prometheus\"]", "logging.sink_interval=5"});
   CHECK(used.ok());
   CHECK(used.diagnostics.empty());
+}
+
+TEST_CASE("an interval of sinks is noted where no sink that is named has one") {
+  const LoadResult unused =
+      LoadBase({"logging.sinks=[\"prometheus\"]", "logging.prometheus.port=9400", "logging.sink_interval=5"});
+  CHECK(unused.ok());
+  REQUIRE(unused.diagnostics.size() == 1);
+  CHECK(Format(unused.diagnostics[0])
+            .starts_with("--set:3:23: note: logging.sink_interval is not used: logging.sinks names neither "
+                         "\"tensorboard\" nor \"wandb\"\n"));
 }
 
 }  // namespace engine::recipe

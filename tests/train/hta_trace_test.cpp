@@ -55,7 +55,15 @@ TEST_CASE(
                                        {"correlation", 1},
                                        {"microbatch", 1},
                                        {"instruction", "layers.0.mlp.fc1"}}}});
-  CHECK(kernels[1]["name"] == "nccl:transfer");
+  CHECK(kernels[1]["name"] == "ncclKernel_transfer");
+  for (const nlohmann::json& kernel : {kernels[0], kernels[1]}) {
+    const std::string name = kernel["name"];
+    const bool communicates = name == "ncclKernel_transfer";
+    // The rules of that program's versions.
+    CHECK((name.find("ncclKernel") != std::string::npos) == communicates);
+    CHECK(std::regex_search(name, std::regex("^nccl.*Kernel")) == communicates);
+    CHECK(name.starts_with("nccl") == communicates);
+  }
   CHECK(kernels[1]["args"]["stream"] == plan::kSendNext);
   CHECK(kernels[2]["ts"] == 4500.0);  // the first iteration ended at 4 ms
   CHECK(kernels[2]["args"]["correlation"] == 3);

@@ -50,6 +50,7 @@ std::vector<std::int64_t> Iterations(const TempDir& folder) {
 class GivenRecords : public metrics::Sink {
  public:
   explicit GivenRecords(std::vector<metrics::Record>* records) : records_(records) {}
+  std::string Name() const override { return "given"; }
   absl::Status Write(const metrics::Record& record) override {
     records_->push_back(record);
     return absl::OkStatus();
@@ -71,7 +72,8 @@ TEST_CASE("evaluations and checkpoints lie where their iteration ended, over sam
   reporter->Evaluation(
       {.iteration = 3, .validation_loss = 0.1, .metrics = {{"balance", 0.5}}, .elapsed_ms = 3});
   log.End();
-  reporter->Saved({.iteration = 3, .elapsed_ms = 1500, .stall_ms = 1750});
+  reporter->Deleted(250);
+  reporter->Saved({.iteration = 3, .elapsed_ms = 1500});
   REQUIRE(records.size() == 3);
   CHECK((records[0].iteration == 2 && records[0].consumed_samples == 16));
   CHECK((records[1].iteration == 3 && records[1].consumed_samples == 24));
@@ -84,7 +86,8 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
   const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
   reporter->Iteration(Line(2));
   reporter->Evaluation({.iteration = 2, .validation_loss = 0.1, .elapsed_ms = 3});
-  reporter->Saved({.iteration = 2, .elapsed_ms = 1500, .stall_ms = 1750});
+  reporter->Deleted(250);
+  reporter->Saved({.iteration = 2, .elapsed_ms = 1500});
   const std::string text =
       std::regex_replace(data::ReadFile(folder / "metrics.jsonl"), std::regex("\"20[^\"]*Z\""), "\"TIME\"");
   CHECK(text ==

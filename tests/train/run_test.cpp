@@ -91,6 +91,8 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
       CHECK(line["iteration"] == 2 * saved);
       CHECK(line["iteration"] == iteration);
       CHECK(line["save_seconds"].get<double>() > 0);
+      // The first line stands there before anything is deleted; each other one counts the deletion before it.
+      CHECK((line["stall_seconds"] == line["save_seconds"]) == (saved == 1));
       CHECK(line["stall_seconds"] >= line["save_seconds"]);
       CHECK(line.size() == 4);
       continue;

@@ -41,8 +41,14 @@ TEST_CASE("a run feeds the sinks that its recipe names, and goes on in them when
   WriteDataset(folder / "text", 200);
   const std::string out = folder / "out";
   const std::string textfile = folder / "run.prom";
-  MustRun(RunRecipe(folder, SinkSets(textfile, 4)), out);
-  const RunResult second = MustRunAndNote(RunRecipe(folder, SinkSets(textfile, 6)), out);
+  const std::string seed = "4294967295";
+  const auto recipe = [&](std::int64_t iterations) {
+    std::vector<std::string> sets = SinkSets(textfile, iterations);
+    sets.push_back("training.seed=" + seed);
+    return RunRecipe(folder, sets);
+  };
+  MustRun(recipe(4), out);
+  const RunResult second = MustRunAndNote(recipe(6), out);
   CHECK_MESSAGE(Occurrences(second.notes, "warning") == 0, second.notes);
 
   const std::vector<std::string> events = FilesBelow(out + "/tensorboard");
@@ -64,6 +70,8 @@ TEST_CASE("a run feeds the sinks that its recipe names, and goes on in them when
   REQUIRE(wandb.size() == 1);
   CHECK(data::ReadFile(wandb[0]).starts_with(":W&B"));
   CHECK(Occurrences(data::ReadFile(wandb[0]), "_timestamp") >= 6);
+  CHECK(Occurrences(data::ReadFile(wandb[0]), seed) == 2);  // once for each process
+  CHECK(Occurrences(data::ReadFile(wandb[0]), seed + ".0") == 0);
   const std::string metrics = data::ReadFile(textfile);
   for (const char* line : {"engine_iteration{run=\"out\"} 6\n", "engine_training_iterations{run=\"out\"} 6\n",
                            "engine_consumed_samples_total{run=\"out\"} 48\n",
