@@ -77,6 +77,13 @@ struct HostCopyArgs {
   std::int64_t bytes = 0;
 };
 
+// A copy of a part of a rank's state to the host's memory.
+struct SnapshotCopy {
+  std::byte* host = nullptr;
+  const std::byte* arena = nullptr;
+  std::int64_t bytes = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -93,6 +100,18 @@ class Backend {
   virtual absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) = 0;
   // Runs on plan::kHostStream.
   virtual std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) = 0;
+
+  // The host's memory for copies of the rank's state that are made beside computation: called once, before the first launch.
+  // Error: the host has not so much.
+  virtual absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) = 0;
+  // Copies what all that was launched so far leaves: `at_once` before what is launched next, `beside` while that runs. Not while
+  // copies of an earlier call are under way.
+  virtual absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
+                                     std::span<const SnapshotCopy> beside) = 0;
+  // What is launched from now on starts when all copies that were begun are done; may be recorded.
+  virtual absl::Status AwaitSnapshot() = 0;
+  // Returns when they are. Safe from any thread.
+  virtual absl::Status FinishSnapshot() = 0;
 
   // Error: there is no kernel of that name for these dtypes.
   virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) = 0;

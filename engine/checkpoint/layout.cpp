@@ -45,11 +45,15 @@ std::string IterationPath(const std::string& root, std::int64_t iteration) {
   return JoinPath(root, IterationName(iteration));
 }
 
-std::string ShardName(int rank) { return fmt::format("{}{:05d}.h5", kRankPrefix, rank); }
+std::string ShardName(int rank) {
+  const std::string name = fmt::format("{}{:05d}.h5", kRankPrefix, rank);
+  return rank < kRanksInFolder ? name : fmt::format("ranks_{:03d}/{}", rank / kRanksInFolder, name);
+}
 
 bool IsShardName(std::string_view name) {
-  if (!name.starts_with(kRankPrefix)) return false;
-  const std::optional<std::int64_t> rank = LeadingNumber(name.substr(kRankPrefix.size()));
+  const std::string_view file = name.substr(name.rfind('/') + 1);  // all of it where there is no folder
+  if (!file.starts_with(kRankPrefix)) return false;
+  const std::optional<std::int64_t> rank = LeadingNumber(file.substr(kRankPrefix.size()));
   return rank && *rank < kMostRanks && ShardName(static_cast<int>(*rank)) == name;
 }
 

@@ -1,20 +1,19 @@
 #include "engine/checkpoint/shard_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <set>
+#include <system_error>
 
 #include "engine/base/file_io.h"
-#include "engine/base/hash.h"
 #include "engine/base/status.h"
+#include "engine/checkpoint/block_writer.h"
 #include "engine/checkpoint/hdf5_library.h"
 #include "engine/checkpoint/layout.h"
 
 namespace engine::checkpoint {
 namespace {
-
-constexpr std::int64_t kBlockBytes = std::int64_t{1}
-                                     << 20;  // stays in the second-level cache between hash and write
 
 std::int64_t BytesOf(const TensorInfo& tensor, const Box& box) {
   return box.count.elements() * SizeOf(tensor.dtype);
@@ -36,6 +35,10 @@ absl::Status CheckPieces(int rank, const std::vector<TensorInfo>& tensors,
     if (!datasets.insert(DatasetName(tensor.name, piece.box)).second) {
       return InvalidArgument("rank {}: tensor {}: two pieces start where {} does", rank, tensor.name,
                              ToString(piece.box));
+    }
+    if (piece.narrow && tensor.dtype != DType::kF32) {
+      return InvalidArgument("rank {}: tensor {} is {}, and has no elements that are widened", rank, tensor.name,
+                             Name(tensor.dtype));
     }
   }
   return absl::OkStatus();
@@ -78,42 +81,20 @@ absl::StatusOr<File> LayOut(const std::string& path, const std::vector<TensorInf
   return memory;
 }
 
-// Takes bytes to the file in order, hashing them on the way.
-class HashingAppender {
- public:
-  explicit HashingAppender(const File& file) : file_(file) {}
+// Everything of `layout` up to `end` that `writer` has not yet.
+absl::Status AppendUpTo(const File& layout, std::int64_t end, BlockWriter* writer) {
+  std::vector<char> bytes(static_cast<std::size_t>(std::max<std::int64_t>(0, end - writer->bytes())));
+  RETURN_IF_ERROR(layout.ReadAt(bytes.data(), static_cast<std::int64_t>(bytes.size()), writer->bytes()));
+  return writer->Append(bytes.data(), static_cast<std::int64_t>(bytes.size()));
+}
 
-  absl::Status Append(const void* data, std::int64_t bytes) {
-    for (std::int64_t done = 0; done < bytes; done += kBlockBytes) {
-      const std::int64_t part = std::min(kBlockBytes, bytes - done);
-      const char* from = static_cast<const char*>(data) + done;
-      hasher_.Update(from, static_cast<std::size_t>(part));
-      RETURN_IF_ERROR(file_.WriteAt(from, part, end_));
-      end_ += part;
-    }
-    return absl::OkStatus();
-  }
+absl::Status AppendPiece(const TensorInfo& tensor, const PieceToWrite& piece, BlockWriter* writer) {
+  if (!piece.narrow) return writer->Append(piece.data, BytesOf(tensor, piece.box));
+  return writer->AppendWidened(static_cast<const std::byte*>(piece.data), *piece.narrow,
+                               piece.box.count.elements());
+}
 
-  // Everything of `source` up to `end` that has not been passed yet.
-  absl::Status AppendUpTo(const File& source, std::int64_t end) {
-    std::vector<char> block(static_cast<std::size_t>(std::clamp<std::int64_t>(end - end_, 0, kBlockBytes)));
-    while (end_ < end) {
-      const std::int64_t part = std::min(kBlockBytes, end - end_);
-      RETURN_IF_ERROR(source.ReadAt(block.data(), part, end_));
-      RETURN_IF_ERROR(Append(block.data(), part));
-    }
-    return absl::OkStatus();
-  }
-
-  std::string Checksum() const { return hasher_.HexDigest(); }
-
- private:
-  const File& file_;
-  Hasher hasher_;
-  std::int64_t end_ = 0;
-};
-
-// Generous, to fail early where the disk is too small; the file is cut to its true size afterwards.
+// Generous; the file is cut to its true size afterwards.
 std::int64_t EstimatedBytes(const std::vector<TensorInfo>& tensors, const std::vector<PieceToWrite>& pieces) {
   constexpr std::int64_t kFileBytes = 16 << 10;
   constexpr std::int64_t kPieceBytes = 6 << 10;  // header, attributes, name and alignment
@@ -122,22 +103,21 @@ std::int64_t EstimatedBytes(const std::vector<TensorInfo>& tensors, const std::v
   return bytes;
 }
 
-absl::Status WriteContent(const File& file, const File& layout, const std::vector<TensorInfo>& tensors,
-                          const std::vector<PieceToWrite>& pieces, ShardRecord* record) {
+absl::Status WriteContent(const File& layout, const std::vector<TensorInfo>& tensors,
+                          const std::vector<PieceToWrite>& pieces, BlockWriter* writer, ShardRecord* record) {
   std::vector<int> order(pieces.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),
             [&](int a, int b) { return record->pieces[a].offset_bytes < record->pieces[b].offset_bytes; });
-  HashingAppender appender(file);
   for (int i : order) {
-    RETURN_IF_ERROR(appender.AppendUpTo(layout, record->pieces[i].offset_bytes));
-    RETURN_IF_ERROR(appender.Append(pieces[i].data, BytesOf(tensors[pieces[i].tensor], pieces[i].box)));
+    RETURN_IF_ERROR(AppendUpTo(layout, record->pieces[i].offset_bytes, writer));
+    RETURN_IF_ERROR(AppendPiece(tensors[pieces[i].tensor], pieces[i], writer));
   }
   ASSIGN_OR_RETURN(record->file.bytes, layout.Size());
-  RETURN_IF_ERROR(appender.AppendUpTo(layout, record->file.bytes));
-  record->file.checksum = appender.Checksum();
-  RETURN_IF_ERROR(file.Resize(record->file.bytes));
-  return file.Sync();
+  RETURN_IF_ERROR(AppendUpTo(layout, record->file.bytes, writer));
+  RETURN_IF_ERROR(writer->Finish());
+  record->file.checksum = writer->Checksum();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -153,10 +133,15 @@ absl::StatusOr<ShardRecord> WriteShardFile(const std::string& folder, int rank,
     record.pieces.push_back({0, DatasetName(tensors[piece.tensor].name, piece.box), piece.box, 0});
   }
   const std::string path = JoinPath(folder, record.file.name);
-  ASSIGN_OR_RETURN(const File file, CreateFile(path));
-  RETURN_IF_ERROR(file.Reserve(EstimatedBytes(tensors, pieces)));
+  const std::string parent = std::filesystem::path(path).parent_path();
+  const bool has_own_folder = rank >= kRanksInFolder;
+  std::error_code error;
+  if (has_own_folder) std::filesystem::create_directory(parent, error);  // unless another rank has
+  if (error) return SystemError("create folder", parent, error.value());
+  ASSIGN_OR_RETURN(BlockWriter writer, BlockWriter::Create(path, EstimatedBytes(tensors, pieces)));
   ASSIGN_OR_RETURN(const File layout, LayOut(path, tensors, &record));
-  RETURN_IF_ERROR(WriteContent(file, layout, tensors, pieces, &record));
+  RETURN_IF_ERROR(WriteContent(layout, tensors, pieces, &writer, &record));
+  if (has_own_folder) RETURN_IF_ERROR(SyncFolder(parent));
   return record;
 }
 

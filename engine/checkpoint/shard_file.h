@@ -4,9 +4,11 @@
 
 #include <absl/status/statusor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/base/dtype.h"
 #include "engine/checkpoint/manifest.h"
 
 namespace engine::checkpoint {
@@ -15,6 +17,8 @@ struct PieceToWrite {
   int tensor = 0;  // index into the checkpoint's tensors
   Box box;
   const void* data = nullptr;  // the box's elements, row-major and contiguous; read during the call only
+  // bf16 or f16: of a tensor of f32, the elements at `data` are of that type, and widened when they are written.
+  std::optional<DType> narrow = std::nullopt;
 };
 
 // What the committing process must know of a shard; plain data, so that processes can send it to each other.
@@ -24,8 +28,7 @@ struct ShardRecord {
   std::vector<Piece> pieces;  // their field `file` is not set
 };
 
-// Writes and fsyncs FOLDER/rank_<rank>.h5 in one sequential pass that also computes its checksum; the data is
-// copied by nothing but the kernel. Safe to call from many threads at once with different ranks.
+// Writes and fsyncs FOLDER/rank_<rank>.h5 in one pass that also computes its checksum (block_writer.h). Safe to call from many threads at once with different ranks.
 absl::StatusOr<ShardRecord> WriteShardFile(const std::string& folder, int rank,
                                            const std::vector<TensorInfo>& tensors,
                                            const std::vector<PieceToWrite>& pieces);

@@ -26,7 +26,9 @@
 #include "engine/plan/print.h"
 #include "engine/predict/experts.h"
 #include "engine/predict/print.h"
+#include "engine/predict/predict.h"
 #include "engine/predict/trace.h"
+#include "engine/recipe/saving.h"
 
 namespace engine::cli {
 namespace {
@@ -91,13 +93,27 @@ std::string DeviceMemory(const plan::Plan& plan, const recipe::Recipe& recipe) {
                      FormatBytes(arena), FormatBytes(outside), FormatBytes(arena + outside));
 }
 
+// What checkpoints take that are written beside training.
+std::string CheckpointText(const plan::Plan& plan, const recipe::Recipe& recipe,
+                           const predict::Prediction& prediction) {
+  if (!recipe::SavesBeside(recipe)) return "";
+  const predict::SnapshotPrediction copy = predict::PredictSnapshot(plan, recipe.cluster);
+  std::string text = fmt::format("\ncheckpoints beside training: copies of the state in the host's memory, {} of a rank{}",
+                                 FormatBytes(copy.bytes), plan.mesh.world() > 1 ? " at most" : "");
+  if (prediction.has_times())
+    text += fmt::format("; copied in {:.1f} ms of the next iteration's {:.1f}", 1e3 * copy.copy_s,
+                        1e3 * prediction.iteration_s);
+  return text + "\n";
+}
+
 std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
   if (arguments.json) return JsonText(plan, recipe, arguments);
   if (arguments.full) return FullText(plan, arguments.rank);
   const predict::Prediction prediction = predict::Predict(plan, recipe.cluster);
   std::string text = plan::Summary(plan) + DeviceMemory(plan, recipe) +
                      predict::PredictionText(plan, recipe.cluster, prediction) +
-                     predict::ExpertsText(plan, recipe.cluster, prediction);
+                     predict::ExpertsText(plan, recipe.cluster, prediction) +
+                     CheckpointText(plan, recipe, prediction);
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
   return text;
 }

@@ -9,6 +9,7 @@
 #include "engine/base/units.h"
 #include "engine/driver/advise_subject.h"
 #include "engine/plan/optimizer.h"
+#include "engine/recipe/saving.h"
 #include "engine/recipe/split.h"
 
 namespace engine::driver {
@@ -106,14 +107,22 @@ void CheckpointsAreCheap(const AdviceSubject& s) {
   const std::int64_t nodes = each > 0 ? CeilDiv(s.recipe.world_size(), each) : 1;
   const double bytes = CheckpointBytes(s);
   const double seconds = bytes / (kBytesPerSecond * static_cast<double>(nodes));
-  const double share = seconds / (seconds + Between(s, interval));
-  if (share <= kMostShare) return;
-  s.report.Warn(
-      "W405", {"checkpoint.interval"},
-      fmt::format("checkpoints of {} after every {} of training: at 2 GB/s a node, writing them takes "
-                  "{:.0f} % of the time",
-                  FormatBytes(static_cast<std::int64_t>(bytes)), Seconds(Between(s, interval)), 100 * share),
-      fmt::format("an interval of {:.0f}", IntervalOf(s, seconds)));
+  const double between = Between(s, interval);
+  const bool beside = recipe::SavesBeside(s.recipe);
+  if (beside ? seconds <= between : seconds / (seconds + between) <= kMostShare) return;
+  const std::string what = fmt::format("checkpoints of {} after every {} of training: at 2 GB/s a node, ",
+                                       FormatBytes(static_cast<std::int64_t>(bytes)), Seconds(between));
+  if (beside) {
+    s.report.Warn("W405", {"checkpoint.interval"},
+                  what + fmt::format("each takes {} to be written, and training waits for it before the next",
+                                     Seconds(seconds)),
+                  fmt::format("an interval of {:.0f}", std::ceil(seconds / s.time.iteration_s)));
+  } else {
+    s.report.Warn(
+        "W405", {"checkpoint.interval"},
+        what + fmt::format("writing them takes {:.0f} % of the time", 100 * seconds / (seconds + between)),
+        fmt::format("checkpoint.background = true; or an interval of {:.0f}", IntervalOf(s, seconds)));
+  }
 }
 
 constexpr Advice kRunAdvice[] = {CheckpointsAreOften, CheckpointsAreCheap, EvaluationRuns, EvaluationIsCheap,

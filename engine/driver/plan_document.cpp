@@ -3,7 +3,9 @@
 #include "engine/plan/json.h"
 #include "engine/predict/compare.h"
 #include "engine/predict/experts.h"
+#include "engine/predict/predict.h"
 #include "engine/recipe/print.h"
+#include "engine/recipe/saving.h"
 
 namespace engine::driver {
 
@@ -12,6 +14,10 @@ nlohmann::ordered_json PlanDocument(const recipe::Recipe& recipe, const plan::Pl
   json["prediction"] = predict::PredictionToJson(predict::Predict(plan, recipe.cluster));
   const predict::ExpertUse experts = predict::ExpertsOf(plan);
   if (experts.experts > 0) json["experts"] = predict::ExpertsToJson(experts);
+  if (recipe::SavesBeside(recipe)) {
+    const predict::SnapshotPrediction copy = predict::PredictSnapshot(plan, recipe.cluster);
+    json["checkpoint"] = {{"host_bytes", copy.bytes}, {"copy_s", copy.copy_s}};
+  }
   json["recipe"] = recipe::ToToml(recipe);
   return json;
 }

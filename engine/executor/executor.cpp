@@ -8,6 +8,7 @@
 #include "engine/executor/prepared.h"
 #include "engine/executor/streams.h"
 #include "engine/plan/control.h"
+#include "engine/plan/snapshot.h"
 
 namespace engine::executor {
 
@@ -43,6 +44,7 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   if (const std::int64_t bytes = executor->stage_.host_bytes; bytes > 0) {
     ASSIGN_OR_RETURN(executor->host_, executor->backend_->AllocateHost(bytes));
   }
+  executor->snapshot_ = executor->MakeSnapshot();
   RETURN_IF_ERROR(executor->PrepareSegments());
   RETURN_IF_ERROR(executor->PrepareTransfers());
   if (absl::Status status = executor->communicator_->Connect(); !status.ok()) {
@@ -53,6 +55,15 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   RETURN_IF_ERROR(executor->backend_->ClearArena());
   RETURN_IF_ERROR(executor->StartControl());
   return executor;
+}
+
+std::unique_ptr<Snapshot> RankExecutor::MakeSnapshot() const {
+  std::vector<Snapshot::Part> parts;
+  for (const plan::SnapshotPart& part : plan::SnapshotOf(stage_, coordinates_)) {
+    parts.push_back({.copy = {.arena = Address(part.buffer, nullptr, -1), .bytes = part.buffer.bytes()},
+                     .at_once = part.at_once});
+  }
+  return std::make_unique<Snapshot>(*backend_, std::move(parts));
 }
 
 absl::Status RankExecutor::StartControl() {
@@ -200,6 +211,7 @@ absl::Status RankExecutor::RunProgram(const Running& running) {
     }
     const bool updates = trains && step.segment == stage_.update();
     if (updates) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
+    if (updates && snapshot_->reserved()) RETURN_IF_ERROR(backend_->AwaitSnapshot());
     // The update reads gradients that were reduced behind the backward passes.
     if (streams && updates) RETURN_IF_ERROR(JoinExchange());
     RETURN_IF_ERROR(RunStep(step, static_cast<std::int64_t>(i), running));

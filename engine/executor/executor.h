@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/backend/backend.h"
+#include "engine/executor/snapshot.h"
 #include "engine/plan/plan.h"
 
 namespace engine::executor {
@@ -158,6 +159,8 @@ class RankExecutor {
   // StagePlan::states.
   backend::TensorView Control() const { return View(stage_.control, nullptr, -1); }
   backend::TensorView State(size_t state) const { return View(stage_.states[state].buffer, nullptr, -1); }
+  // For checkpoints. Its memory is that of all it saves of the stage (plan/snapshot.h).
+  Snapshot& snapshot() { return *snapshot_; }
   // The logits of the last evaluated microbatch (plans made with keep_logits, ranks of the last stage).
   backend::TensorView Logits() const;
 
@@ -177,6 +180,7 @@ class RankExecutor {
   // The control block and the states as they are before the first iteration.
   absl::Status StartControl();
   absl::Status StartState(const plan::State& state);
+  std::unique_ptr<Snapshot> MakeSnapshot() const;
   // at_once: microbatches that a step of its segment runs; before: the launch of the instruction before it.
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                               std::int64_t slot, std::int64_t at_once,
@@ -227,6 +231,7 @@ class RankExecutor {
   std::unique_ptr<backend::Communicator> communicator_;
   std::byte* arena_ = nullptr;
   std::byte* host_ = nullptr;  // StagePlan::host_bytes
+  std::unique_ptr<Snapshot> snapshot_;
   std::uint64_t seed_ = 0;
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;

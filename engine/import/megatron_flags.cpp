@@ -408,7 +408,7 @@ std::vector<MegatronFlag> RunFlags() {
       Note(kNone, "--ckpt-fully-parallel-save", kFormat),
       Note(kNone, "--no-ckpt-fully-parallel-save", kFormat),
       Note(kNone, "--ckpt-fully-parallel-load", kFormat),
-      Note(kNone, "--async-save", kFormat),
+      Note(kNone, "--async-save", "checkpoints are written beside training, unless checkpoint.background = false"),
       Switch("--no-load-optim", "comment: a run goes on with the optimizer's state, too"),
       Note(kNone, "--no-load-rng", "dropout is a function of seed and iteration; nothing of it is loaded"),
       Note(kNone, "--no-save-optim", kFormat),

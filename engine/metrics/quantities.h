@@ -154,6 +154,10 @@ inline constexpr Quantity kEvaluationTime{.key = "elapsed_ms",
                                           .type = Quantity::Type::kHistogram,
                                           .help = "Time of an evaluation."};
 // Of checkpoints.
+inline constexpr Quantity kSavedIteration{.key = "saved_iteration",
+                                          .metric = "engine_checkpoint_iteration",
+                                          .help = "The iteration after which the last checkpoint was made.",
+                                          .integer = true};
 inline constexpr Quantity kSaveTime{
     .key = "save_seconds",
     .tag = "engine/checkpoint-save-seconds",
@@ -164,7 +168,7 @@ inline constexpr Quantity kStall{.key = "stall_seconds",
                                  .tag = "engine/checkpoint-stall-seconds",
                                  .metric = "engine_checkpoint_stall_seconds",
                                  .type = Quantity::Type::kHistogram,
-                                 .help = "How long training stood still for a checkpoint."};
+                                 .help = "How long training stood still for checkpoints since the one before."};
 inline constexpr Quantity kSavedAt{.metric = "engine_checkpoint_last_success_timestamp_seconds",
                                    .help = "When the last checkpoint was whole on disk, as Unix time."};
 
@@ -192,6 +196,7 @@ inline constexpr std::array kQuantities = {&kLoss,
                                            &kPerplexity,
                                            &kValidationMetric,
                                            &kEvaluationTime,
+                                           &kSavedIteration,
                                            &kSaveTime,
                                            &kStall,
                                            &kSavedAt};

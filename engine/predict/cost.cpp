@@ -217,11 +217,15 @@ CostModel::Link CostModel::LinkOf(const plan::Group& group) const {
   return link;
 }
 
+double CostModel::HostCopySeconds(std::int64_t bytes) const {
+  const auto all = static_cast<double>(bytes);
+  return cpu_ ? kCpu.launch_s + 2 * all / memory_bandwidth_ : kCuda.launch_s + all / kHostBandwidth;
+}
+
 double CostModel::Seconds(const plan::Instruction& instruction) const {
   if (instruction.AsHostCopy() != nullptr) {
     const plan::BufferRef& ref = instruction.inputs.empty() ? instruction.outputs[0] : instruction.inputs[0];
-    const auto bytes = static_cast<double>(ref.bytes());  // all of it, however many rows are filled
-    return cpu_ ? kCpu.launch_s + 2 * bytes / memory_bandwidth_ : kCuda.launch_s + bytes / kHostBandwidth;
+    return HostCopySeconds(ref.bytes());  // all of it, however many rows are filled
   }
   if (instruction.collective() == plan::Collective::kNone ||
       instruction.collective() == plan::Collective::kSlice) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/predict/components.h"
+#include "engine/plan/snapshot.h"
 #include "engine/predict/cost.h"
 #include "engine/predict/play.h"
 
@@ -131,6 +132,11 @@ double PredictProgram(const plan::Plan& plan, std::int32_t program, const recipe
 
 double PredictEvaluation(const plan::Plan& plan, const recipe::Cluster& cluster) {
   return PredictProgram(plan, plan.ProgramOf(plan::ProgramKind::kEvaluate), cluster);
+}
+
+SnapshotPrediction PredictSnapshot(const plan::Plan& plan, const recipe::Cluster& cluster) {
+  const std::int64_t bytes = plan::SnapshotBytes(plan);
+  return {.bytes = bytes, .copy_s = CostModel(plan, cluster).HostCopySeconds(bytes)};
 }
 
 }  // namespace engine::predict

@@ -110,4 +110,11 @@ double PredictProgram(const plan::Plan& plan, std::int32_t program, const recipe
 // Of one global batch of evaluation.
 double PredictEvaluation(const plan::Plan& plan, const recipe::Cluster& cluster);
 
+// The copy of the state from which a checkpoint is written beside training (plan/snapshot.h), of the rank that has most.
+struct SnapshotPrediction {
+  std::int64_t bytes = 0;  // of its host's memory
+  double copy_s = 0;       // for which the next iteration's update waits where it is longer than its passes
+};
+SnapshotPrediction PredictSnapshot(const plan::Plan& plan, const recipe::Cluster& cluster);
+
 }  // namespace engine::predict

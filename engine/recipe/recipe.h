@@ -227,6 +227,7 @@ struct Offload {
 struct Checkpoint {
   std::int64_t interval = 0;  // iterations; 0: only at the end
   std::int64_t keep = 0;      // newest N; 0: all
+  bool background = true;     // written beside the iterations that follow
 };
 
 // Low-rank adapters beside the products of linear steps (Hu et al., arXiv:2106.09685); what they stand beside is frozen.

@@ -13,6 +13,7 @@
 #include "engine/checkpoint/flat_range.h"
 #include "engine/checkpoint/write.h"
 #include "engine/plan/control.h"
+#include "engine/plan/snapshot.h"
 #include "engine/state/shard_exchange.h"
 #include "engine/state/weights.h"
 
@@ -103,15 +104,8 @@ const Bucket& BucketOf(const RankExecutor& executor, std::int32_t parameter) {
   return *found;
 }
 
-// Of the ranks that hold the same elements, the one that writes them. `sharded`: ZeRO's shards differ along
-// the axes that gradients are reduced over.
-bool Writes(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
-  if (!bucket.owned) return false;
-  for (Axis axis : graph::kAxes) {
-    const bool repeated = bucket.copies.Has(axis) && !(sharded && bucket.reduce.Has(axis));
-    if (repeated && executor.coordinates().axis[static_cast<size_t>(axis)] != 0) return false;
-  }
-  return true;
+bool Saves(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
+  return plan::Saves(bucket, executor.coordinates(), sharded);
 }
 
 // Initial values of `count` consecutive elements from logical index `index`.
@@ -199,35 +193,29 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   return tensors;
 }
 
-// The pieces of one rank, with their bytes copied from the device.
-struct RankPieces {
-  explicit RankPieces(const std::vector<checkpoint::TensorInfo>& tensors) {
-    for (size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].name, static_cast<int>(i));
+// The pieces of one rank, whose elements lie in the copy of its state (executor/snapshot.h).
+class RankPieces {
+ public:
+  RankPieces(const std::vector<checkpoint::TensorInfo>& tensors, const executor::Snapshot& snapshot)
+      : tensors_(tensors), snapshot_(snapshot) {
+    for (size_t i = 0; i < tensors.size(); ++i) numbers_.emplace(tensors[i].name, static_cast<int>(i));
   }
 
-  std::vector<checkpoint::PieceToWrite> pieces;
-  std::vector<std::vector<std::byte>> bytes;
-  absl::flat_hash_map<std::string, int> numbers;  // of the checkpoint's tensors, by name
-
-  absl::Status Add(RankExecutor& executor, const std::string& tensor, const Box& box, const void* device,
-                   DType dtype = DType::kF32) {
-    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(dtype)));
-    RETURN_IF_ERROR(executor.backend().Download(bytes.back().data(), static_cast<const std::byte*>(device),
-                                                static_cast<std::int64_t>(bytes.back().size())));
-    pieces.push_back({numbers.at(tensor), box, bytes.back().data()});
-    return absl::OkStatus();
+  // `device`: where the box's elements, of `dtype`, lie in the arena.
+  void Add(const std::string& tensor, const Box& box, const void* device, DType dtype) {
+    const int number = numbers_.at(tensor);
+    const bool is_narrow = dtype != tensors_[static_cast<size_t>(number)].dtype;
+    pieces_.push_back({number, box, snapshot_.Of(static_cast<const std::byte*>(device)),
+                       is_narrow ? std::optional(dtype) : std::nullopt});
   }
 
-  // Numbers of a narrower type, as fp32.
-  absl::Status AddWidened(RankExecutor& executor, const std::string& tensor, const Box& box,
-                          const void* device, DType dtype) {
-    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(DType::kF32)));
-    const std::span<float> host(reinterpret_cast<float*>(bytes.back().data()),
-                                static_cast<size_t>(box.count.elements()));
-    RETURN_IF_ERROR(DownloadFloats(device, dtype, executor.backend(), host));
-    pieces.push_back({numbers.at(tensor), box, bytes.back().data()});
-    return absl::OkStatus();
-  }
+  std::vector<checkpoint::PieceToWrite> Take() { return std::move(pieces_); }
+
+ private:
+  const std::vector<checkpoint::TensorInfo>& tensors_;
+  const executor::Snapshot& snapshot_;
+  absl::flat_hash_map<std::string, int> numbers_;  // of the checkpoint's tensors, by name
+  std::vector<checkpoint::PieceToWrite> pieces_;
 };
 
 // Boxes of a range of optimizer state, padding cut off; the range's memory starts with the first box.
@@ -239,48 +227,46 @@ std::vector<Box> RangeBoxes(const Plan& plan, const RankExecutor& executor, cons
   return checkpoint::BoxesOfFlatRange(box, range.begin, end);
 }
 
-absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executor) {
-  RankPieces result(TensorsOf(plan));
+std::vector<checkpoint::PieceToWrite> PiecesOf(const Plan& plan,
+                                               const std::vector<checkpoint::TensorInfo>& tensors,
+                                               RankExecutor& executor) {
+  RankPieces result(tensors, executor.snapshot());
   for (const LocalTensor& tensor : executor.Parameters()) {
     const Bucket& bucket = BucketOf(executor, tensor.parameter);
-    if (HasMaster(bucket) || tensor.view.data == nullptr || !Writes(executor, bucket, false)) continue;
+    if (HasMaster(bucket) || tensor.view.data == nullptr || !Saves(executor, bucket, false)) continue;
     const Box box = LocalBox(plan, executor, tensor.parameter);
     if (box.count.elements() == 0) continue;
-    RETURN_IF_ERROR(result.AddWidened(executor, ParameterOf(plan, tensor.parameter).name, box,
-                                      tensor.view.data, tensor.view.dtype));
+    result.Add(ParameterOf(plan, tensor.parameter).name, box, tensor.view.data, tensor.view.dtype);
   }
   for (const OptimizerRange& range : executor.OptimizerState()) {
     const Bucket& bucket = BucketOf(executor, range.parameter);
-    if (!Writes(executor, bucket, bucket.shards > 1)) continue;
+    if (!Saves(executor, bucket, bucket.shards > 1)) continue;
     const std::string& name = ParameterOf(plan, range.parameter).name;
     std::int64_t elements = 0;
     for (const Box& box : RangeBoxes(plan, executor, range)) {
       if (range.master != nullptr) {
-        RETURN_IF_ERROR(result.Add(executor, name, box, range.master + elements * SizeOf(DType::kF32)));
+        result.Add(name, box, range.master + elements * SizeOf(DType::kF32), DType::kF32);
       } else if (range.weights != nullptr) {
-        RETURN_IF_ERROR(result.AddWidened(
-            executor, name, box, range.weights + elements * SizeOf(range.weight_dtype), range.weight_dtype));
+        result.Add(name, box, range.weights + elements * SizeOf(range.weight_dtype), range.weight_dtype);
       }
       for (size_t s = 0; s < range.states.size(); ++s) {
         const auto& [data, dtype] = range.states[s];
-        RETURN_IF_ERROR(result.AddWidened(executor, TensorName(plan.optimizer->states[s], name), box,
-                                          data + elements * SizeOf(dtype), dtype));
+        result.Add(TensorName(plan.optimizer->states[s], name), box, data + elements * SizeOf(dtype), dtype);
       }
       elements += box.count.elements();
     }
   }
-  if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result;
+  if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result.Take();
   for (const NamedState& named : StatesOf(plan)) {
     if (&plan.stages[named.stage] != &executor.stage()) continue;
     const plan::State& state = StateOf(plan, named);
-    RETURN_IF_ERROR(result.Add(executor, named.name, WholeBox(ShapeOf(plan, state)),
-                               executor.State(named.index).data, state.buffer.dtype));
+    result.Add(named.name, WholeBox(ShapeOf(plan, state)), executor.State(named.index).data,
+               state.buffer.dtype);
   }
   if (executor.rank() == 0 && HasScaler(plan)) {
-    RETURN_IF_ERROR(result.Add(executor, kScalerName, WholeBox({plan::kSavedControlNumbers}),
-                               executor.Control().data, DType::kF64));
+    result.Add(kScalerName, WholeBox({plan::kSavedControlNumbers}), executor.Control().data, DType::kF64);
   }
-  return result;
+  return result.Take();
 }
 
 // The control block, where the checkpoint has it: one that was written in another precision has not.
@@ -422,43 +408,61 @@ absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExec
 
 namespace {
 
-// One process's part of a checkpoint of several.
-absl::Status SaveTogether(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
-                          RankExecutor& executor, launch::Client& processes) {
-  const std::string key = fmt::format("checkpoint {}", metadata.iteration);
+// One process's part of a checkpoint of several. That of rank 0 tells the others where it writes, under the name `key`.
+absl::Status WriteTogether(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                           const std::string& key, RankExecutor& executor, launch::Client& processes) {
   const int rank = static_cast<int>(executor.rank());
   const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
+  const std::vector<checkpoint::PieceToWrite> pieces = PiecesOf(plan, tensors, executor);
   if (rank != 0) {
     ASSIGN_OR_RETURN(const std::string folder, processes.Get(key));
-    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
-    return SendShard(folder, rank, tensors, pieces.pieces, key, processes);
+    return SendShard(folder, rank, tensors, pieces, key, processes);
   }
   ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
   RETURN_IF_ERROR(processes.Set(key, std::filesystem::absolute(writer.folder()).string()));
-  {
-    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
-    if (!pieces.pieces.empty()) RETURN_IF_ERROR(writer.WriteShard(rank, pieces.pieces));
-  }
+  if (!pieces.empty()) RETURN_IF_ERROR(writer.WriteShard(rank, pieces));
   for (std::int64_t other = 1; other < plan.mesh.world(); ++other) {
     RETURN_IF_ERROR(ReceiveShard(static_cast<int>(other), key, processes, &writer));
   }
   return writer.Commit();
 }
 
+// Of ranks that are threads of this process: a shard that cannot be written ends the save, and nothing else of theirs.
+absl::Status WriteAlone(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                        std::span<const std::unique_ptr<RankExecutor>> executors) {
+  const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
+  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
+  std::vector<absl::Status> statuses(executors.size());
+  ParallelPieces(HardwareThreads(), executors.size(), 1, [&](size_t i, size_t) {
+    const std::vector<checkpoint::PieceToWrite> pieces = PiecesOf(plan, tensors, *executors[i]);
+    if (pieces.empty()) return;
+    statuses[i] = writer.WriteShard(static_cast<int>(executors[i]->rank()), pieces);
+  });
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  return writer.Commit();
+}
+
 }  // namespace
+
+absl::Status BeginSave(Ranks& ranks) {
+  return ranks.Run([](RankExecutor& executor) { return executor.snapshot().Begin(); });
+}
+
+absl::Status WriteSaved(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                        const std::string& key, Ranks& ranks, launch::Client* processes) {
+  const std::vector<std::unique_ptr<RankExecutor>>& executors = ranks.executors();
+  for (const auto& executor : executors) RETURN_IF_ERROR(executor->snapshot().Finish());
+  const absl::Status written = processes != nullptr
+                                   ? WriteTogether(plan, root, metadata, key, *executors.front(), *processes)
+                                   : WriteAlone(plan, root, metadata, executors);
+  for (const auto& executor : executors) executor->snapshot().Drop();
+  return written;
+}
 
 absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
                             Ranks& ranks, launch::Client* processes) {
-  if (processes != nullptr) {
-    return SaveTogether(plan, root, metadata, *ranks.executors().front(), *processes);
-  }
-  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, TensorsOf(plan)));
-  RETURN_IF_ERROR(ranks.Run([&](RankExecutor& executor) -> absl::Status {
-    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
-    if (pieces.pieces.empty()) return absl::OkStatus();
-    return writer.WriteShard(static_cast<int>(executor.rank()), pieces.pieces);
-  }));
-  return writer.Commit();
+  RETURN_IF_ERROR(BeginSave(ranks));
+  return WriteSaved(plan, root, metadata, fmt::format("checkpoint {}", metadata.iteration), ranks, processes);
 }
 
 absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
@@ -606,13 +610,13 @@ absl::Status GatherParameter(const Plan& plan, Ranks& ranks, std::int32_t parame
   for (const auto& executor : ranks.executors()) {
     for (const LocalTensor& tensor : executor->Parameters()) {
       if (tensor.parameter != parameter || tensor.view.data == nullptr) continue;
-      if (!Writes(*executor, BucketOf(*executor, parameter), false)) continue;
+      if (!Saves(*executor, BucketOf(*executor, parameter), false)) continue;
       const Box box = LocalBox(plan, *executor, parameter);
       RETURN_IF_ERROR(ScatterBoxes(logical, {box}, tensor.view.data, tensor.view.dtype, *executor, out));
     }
     for (const OptimizerRange& range : executor->OptimizerState()) {
       if (range.parameter != parameter || range.weights == nullptr) continue;
-      if (!Writes(*executor, BucketOf(*executor, parameter), true)) continue;
+      if (!Saves(*executor, BucketOf(*executor, parameter), true)) continue;
       RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range), range.weights,
                                    range.weight_dtype, *executor, out));
     }
@@ -627,7 +631,7 @@ absl::Status GatherGradient(const Plan& plan, Ranks& ranks, std::int32_t paramet
     for (const OptimizerRange& range : executor->OptimizerState()) {
       if (range.parameter != parameter) continue;
       const Bucket& bucket = BucketOf(*executor, parameter);
-      if (!Writes(*executor, bucket, bucket.shards > 1)) continue;
+      if (!Saves(*executor, bucket, bucket.shards > 1)) continue;
       RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range), range.gradient,
                                    range.gradient_dtype, *executor, out));
     }

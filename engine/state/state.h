@@ -21,8 +21,15 @@ namespace engine::state {
 absl::Status InitializeParameters(const plan::Plan& plan, std::uint64_t seed,
                                   executor::RankExecutor& executor);
 
-// Writes weights and the optimizer's states of all ranks as one checkpoint under `root`. Where ranks are processes,
-// all call it: rank 0 begins and commits, the others write into its folder, on a file system that all share.
+// A checkpoint in two halves, so that iterations can run beside the second one. First, each rank's state is copied to the host's
+// memory (executor/snapshot.h).
+absl::Status BeginSave(Ranks& ranks);
+// Second, from any thread: writes the copies of weights and the optimizer's states of all ranks as one checkpoint under `root`.
+// Where ranks are processes, all call it with the same `key`, another each time: rank 0 begins and commits, the others write into its
+// folder, on a file system that all share.
+absl::Status WriteSaved(const plan::Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                        const std::string& key, Ranks& ranks, launch::Client* processes);
+// Both, at once.
 absl::Status SaveCheckpoint(const plan::Plan& plan, const std::string& root,
                             const checkpoint::Metadata& metadata, Ranks& ranks,
                             launch::Client* processes = nullptr);

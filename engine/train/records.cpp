@@ -91,14 +91,15 @@ metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_s
   return record;
 }
 
-metrics::Record RecordOf(const SaveReport& report, double stall_ms, std::int64_t consumed_samples) {
+metrics::Record RecordOf(const SaveReport& report, std::int64_t iteration, std::int64_t consumed_samples) {
   const double now = UnixSeconds();
   return {.event = Event::kCheckpoint,
-          .iteration = report.iteration,
+          .iteration = iteration,
           .consumed_samples = consumed_samples,
           .unix_seconds = now,
-          .values = {{&metrics::kSaveTime, report.elapsed_ms / 1e3},
-                     {&metrics::kStall, stall_ms / 1e3},
+          .values = {{&metrics::kSavedIteration, Real(report.iteration)},
+                     {&metrics::kSaveTime, report.elapsed_ms / 1e3},
+                     {&metrics::kStall, report.stall_ms / 1e3},
                      {&metrics::kSavedAt, now}}};
 }
 

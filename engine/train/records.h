@@ -20,6 +20,7 @@ std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan, co
 metrics::Record RecordOf(const IterationReport& report, const RunFacts& facts);
 // `consumed_samples`: after the iteration.
 metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_samples);
-metrics::Record RecordOf(const SaveReport& report, double stall_ms, std::int64_t consumed_samples);
+// `iteration`: the last one that was told, and samples after it.
+metrics::Record RecordOf(const SaveReport& report, std::int64_t iteration, std::int64_t consumed_samples);
 
 }  // namespace engine::train

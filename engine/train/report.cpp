@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Open(const std::string& fold
   ASSIGN_OR_RETURN(
       std::unique_ptr<metrics::Sink> jsonl,
       metrics::Jsonl::Open((std::filesystem::path(folder) / driver::kMetricsName).string(), iteration));
+  reporter->iteration_ = iteration;
   reporter->Add(std::move(jsonl), 1);
   return reporter;
 }
@@ -81,6 +82,7 @@ void Reporter::Warn(const std::string& text) {
 }
 
 void Reporter::Iteration(const IterationReport& report) {
+  iteration_ = report.iteration;
   consumed_samples_ = report.consumed_samples;
   sinks_.Write(RecordOf(report, facts_));
   ++interval_.iterations;
@@ -131,12 +133,7 @@ void Reporter::Evaluation(const EvaluationReport& report) {
   Line(rule);
 }
 
-void Reporter::Saved(const SaveReport& report) {
-  const double stall_ms = report.elapsed_ms + std::exchange(deletion_ms_, 0);
-  sinks_.Write(RecordOf(report, stall_ms, consumed_samples_));
-}
-
-void Reporter::Deleted(double elapsed_ms) { deletion_ms_ += elapsed_ms; }
+void Reporter::Saved(const SaveReport& report) { sinks_.Write(RecordOf(report, iteration_, consumed_samples_)); }
 
 void Reporter::Progress(const IterationReport& report) {
   if (!terminal_) return;

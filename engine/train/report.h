@@ -62,7 +62,8 @@ struct EvaluationReport {
 
 struct SaveReport {
   std::int64_t iteration = 0;
-  double elapsed_ms = 0;  // until the checkpoint was whole on disk; training stood still
+  double elapsed_ms = 0;  // until the checkpoint was whole on disk
+  double stall_ms = 0;    // for which training stood still for checkpoints, since the report before
 };
 
 class Reporter {
@@ -79,9 +80,8 @@ class Reporter {
 
   void Iteration(const IterationReport& report);
   void Evaluation(const EvaluationReport& report);
+  // The record has the last iteration that was told, as training may have gone on meanwhile, and names the checkpoint's.
   void Saved(const SaveReport& report);
-  // Training stood still for so long, in which old checkpoints were deleted; the next record of a checkpoint counts it.
-  void Deleted(double elapsed_ms);
   // Nothing is told after it. `succeeded`: the run has finished, or was stopped and saved.
   void Close(bool succeeded);
   // A line between the others, without spoiling the progress bar.
@@ -111,8 +111,8 @@ class Reporter {
   std::int64_t log_interval_ = 1;
   RunFacts facts_;
   Interval interval_;
-  std::int64_t consumed_samples_ = 0;  // after the last iteration that was told
-  double deletion_ms_ = 0;             // since the last checkpoint that was told
+  std::int64_t iteration_ = 0;         // the last one that was told, or that the run goes on from
+  std::int64_t consumed_samples_ = 0;  // after it
   bool terminal_ = false;
   bool bar_shown_ = false;
 };

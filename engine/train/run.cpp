@@ -115,12 +115,14 @@ class Training {
     ASSIGN_OR_RETURN(const Position position, LoadState(run_, resume, start));
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
     Iterations iterations(run_, stop_, position);
+    Saver saver(run_, retention_);
+    RETURN_IF_ERROR(saver.Prepare());
     const recipe::Logging& logging = run_.recipe.logging;
     std::vector<std::string> hosts;
     if (!logging.sinks.empty()) {
       ASSIGN_OR_RETURN(hosts, HostsOf(run_));
     }
-    if (!run_.Leads()) return Loop(iterations);
+    if (!run_.Leads()) return LoopAndFinish(iterations, saver);
     ASSIGN_OR_RETURN(const std::unique_ptr<Reporter> reporter,
                      Reporter::Open(run_.options.out, position.iteration, logging.interval, FactsOf(run_)));
     run_.reporter = reporter.get();
@@ -129,13 +131,20 @@ class Training {
     reporter->Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
                                weights_ms / 1e3));
     RETURN_IF_ERROR(retention_.Prune());  // where the run before was killed after its last save
-    absl::Status status = Loop(iterations);
+    absl::Status status = LoopAndFinish(iterations, saver);
     reporter->Close(status.ok());
     run_.reporter = nullptr;
     return status;
   }
 
-  absl::Status Loop(Iterations& iterations) {
+  // A run that fails has the checkpoint that was under way, if that can still be written.
+  absl::Status LoopAndFinish(Iterations& iterations, Saver& saver) {
+    absl::Status status = Loop(iterations, saver);
+    const absl::Status saved = saver.Finish();
+    return status.ok() ? saved : status;
+  }
+
+  absl::Status Loop(Iterations& iterations, Saver& saver) {
     const recipe::Recipe& recipe = run_.recipe;
     const Position& position = iterations.position();
     std::int64_t saved = position.iteration;
@@ -145,19 +154,21 @@ class Training {
       if (end_.stopped) break;
       RETURN_IF_ERROR(iterations.TrainOnce());
       end_.iteration = position.iteration;
+      RETURN_IF_ERROR(saver.Poll());
       const bool evaluation_due = EvaluationDue(recipe, position.iteration);
       const bool checkpoint_due = CheckpointDue(recipe, position.iteration);
       if (evaluation_due || checkpoint_due) RETURN_IF_ERROR(iterations.Flush());
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
       if (evaluation_due) RETURN_IF_ERROR(Evaluate(run_, position.iteration));
       if (checkpoint_due) {
-        RETURN_IF_ERROR(Save(run_, position, retention_));
+        RETURN_IF_ERROR(saver.Save(position));
         saved = position.iteration;
       }
     }
     RETURN_IF_ERROR(iterations.FinishAll());
     const absl::Status profiled = iterations.WriteProfiles();
-    if (saved != position.iteration) RETURN_IF_ERROR(Save(run_, position, retention_));
+    if (saved != position.iteration) RETURN_IF_ERROR(saver.Save(position));
+    RETURN_IF_ERROR(saver.Finish());
     run_.AloneAt("the end");
     RETURN_IF_ERROR(profiled);
     if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));

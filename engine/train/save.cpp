@@ -1,10 +1,17 @@
 #include "engine/train/save.h"
 
+#include <chrono>
+#include <utility>
+
 #include "engine/base/attention_draws.h"
 #include "engine/base/dropout_draws.h"
+#include "engine/base/memory_limit.h"
+#include "engine/base/units.h"
 #include "engine/base/version.h"
 #include "engine/recipe/print.h"
+#include "engine/recipe/saving.h"
 #include "engine/state/state.h"
+#include "engine/train/setup.h"
 
 namespace engine::train {
 
@@ -30,34 +37,125 @@ absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Re
   return position;
 }
 
-absl::Status Save(const RunContext& run, const Position& position, checkpoint::Retention& retention) {
-  const recipe::Parallelism& p = run.recipe.parallelism;
-  const checkpoint::Metadata metadata{
-      .iteration = position.iteration,
-      .consumed_samples = position.consumed_samples,
-      .seed = run.recipe.training.seed,
-      .optimizer_steps = position.optimizer_steps,
-      .schedule_samples = position.schedule_samples,
-      .attention_draws = kAttentionDrawsVersion,
-      .dropout_draws = kDropoutDrawsVersion,
-      .plan_hash = run.plan.hash,
-      .recipe_toml = recipe::ToToml(run.recipe),
-      .engine_version = Version(),
-      .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}},
-      .fingerprints = run.fingerprints};
-  const std::string root = CheckpointRoot(run.options.out);
-  run.AloneAt(fmt::format("saving the checkpoint of iteration {}", position.iteration));
+Saver::~Saver() {
+  if (under_way_) under_way_->ended.wait();
+}
+
+absl::Status Saver::Prepare() {
+  if (!recipe::SavesBeside(run_.recipe)) return absl::OkStatus();
+  const bool on_host = run_.device.profile.name == "cpu";
+  std::int64_t bytes = on_host ? ArenasBytes(run_.plan) : 0;
+  for (const auto& rank : run_.ranks->executors()) bytes += rank->snapshot().bytes();
+  const MemoryLimit limit = MemoryOfProcess();
+  if (bytes > limit.bytes) {
+    return ResourceExhausted(
+        "{}copies of the state, from which checkpoints are written beside training, need {}, but {} {} of memory\n"
+        "    hint: checkpoint.background = false needs no copies, and training waits for checkpoints",
+        on_host ? "arenas and " : "", FormatBytes(bytes), limit.source, FormatBytes(limit.bytes));
+  }
+  return run_.ranks->Run([](executor::RankExecutor& rank) { return rank.snapshot().Reserve(); });
+}
+
+checkpoint::Metadata Saver::MetadataAt(const Position& position) const {
+  const recipe::Parallelism& p = run_.recipe.parallelism;
+  return {.iteration = position.iteration,
+          .consumed_samples = position.consumed_samples,
+          .seed = run_.recipe.training.seed,
+          .optimizer_steps = position.optimizer_steps,
+          .schedule_samples = position.schedule_samples,
+          .attention_draws = kAttentionDrawsVersion,
+          .dropout_draws = kDropoutDrawsVersion,
+          .plan_hash = run_.plan.hash,
+          .recipe_toml = recipe::ToToml(run_.recipe),
+          .engine_version = Version(),
+          .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}},
+          .fingerprints = run_.fingerprints};
+}
+
+template <typename T>
+void Saver::Wait(const std::future<T>& future) {
+  run_.AloneAt(fmt::format("saving the checkpoint of iteration {}", under_way_->iteration));
   const auto start = Clock::now();
-  RETURN_IF_ERROR(state::SaveCheckpoint(run.plan, root, metadata, *run.ranks, run.processes));
-  if (!run.Leads()) return absl::OkStatus();
-  run.reporter->Line(fmt::format("saved checkpoint of iteration {} to {}", position.iteration, root));
-  // Before the deletion, so that a run that is killed meanwhile has told of the checkpoint that it goes on from.
-  run.reporter->Saved({.iteration = position.iteration, .elapsed_ms = MillisecondsSince(start)});
-  retention.Saved(position.iteration);
-  const auto deletion_start = Clock::now();
-  absl::Status pruned = retention.Prune();
-  run.reporter->Deleted(MillisecondsSince(deletion_start));
-  return pruned;
+  future.wait();
+  stall_ms_ += MillisecondsSince(start);
+}
+
+absl::Status Saver::Save(const Position& position) {
+  if (under_way_) {
+    const std::int64_t before = under_way_->iteration;
+    const auto start = Clock::now();
+    RETURN_IF_ERROR(Finish());
+    constexpr double kWorthTelling = 100;
+    if (const double waited = MillisecondsSince(start); waited > kWorthTelling) {
+      run_.Say(fmt::format("the checkpoint of iteration {} waited {:.1f} s for that of iteration {} to be written",
+                           position.iteration, waited / 1e3, before));
+    }
+  }
+  RETURN_IF_ERROR(Begin(position));
+  return background() ? absl::OkStatus() : Finish();
+}
+
+absl::Status Saver::Begin(const Position& position) {
+  const auto start = Clock::now();
+  if (!background()) run_.AloneAt(fmt::format("saving the checkpoint of iteration {}", position.iteration));
+  RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
+  stall_ms_ += MillisecondsSince(start);
+  std::promise<absl::StatusOr<double>> written;
+  UnderWay& under_way = under_way_.emplace();
+  under_way.iteration = position.iteration;
+  under_way.written = written.get_future();
+  const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, position.iteration);
+  under_way.ended = std::async(
+      std::launch::async,
+      [this, key, start, metadata = MetadataAt(position), written = std::move(written)]() mutable -> absl::Status {
+        const absl::Status status = state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key,
+                                                      *run_.ranks, run_.processes);
+        if (!status.ok()) {
+          written.set_value(status);
+          return absl::OkStatus();
+        }
+        written.set_value(MillisecondsSince(start));
+        if (!run_.Leads()) return absl::OkStatus();
+        retention_.Saved(metadata.iteration);
+        return retention_.Prune();
+      });
+  return absl::OkStatus();
+}
+
+absl::Status Saver::Tell() {
+  absl::StatusOr<double> elapsed_ms = under_way_->written.get();
+  if (!elapsed_ms.ok()) {
+    under_way_->ended.wait();
+    const std::int64_t iteration = std::exchange(under_way_, std::nullopt)->iteration;
+    return WithContext(elapsed_ms.status(), fmt::format("saving the checkpoint of iteration {}", iteration));
+  }
+  if (run_.reporter == nullptr) return absl::OkStatus();
+  run_.Say(fmt::format("saved checkpoint of iteration {} to {}", under_way_->iteration,
+                       CheckpointRoot(run_.options.out)));
+  run_.reporter->Saved({.iteration = under_way_->iteration,
+                        .elapsed_ms = *elapsed_ms,
+                        .stall_ms = std::exchange(stall_ms_, 0)});
+  return absl::OkStatus();
+}
+
+absl::Status Saver::Poll() {
+  const auto is_ready = [](const auto& future) {
+    return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  if (!under_way_) return absl::OkStatus();
+  if (under_way_->written.valid() && is_ready(under_way_->written)) RETURN_IF_ERROR(Tell());
+  if (under_way_->written.valid() || !is_ready(under_way_->ended)) return absl::OkStatus();
+  return std::exchange(under_way_, std::nullopt)->ended.get();
+}
+
+absl::Status Saver::Finish() {
+  if (!under_way_) return absl::OkStatus();
+  if (under_way_->written.valid()) {
+    Wait(under_way_->written);
+    RETURN_IF_ERROR(Tell());
+  }
+  Wait(under_way_->ended);
+  return Poll();
 }
 
 }  // namespace engine::train

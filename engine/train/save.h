@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <optional>
 
 #include "engine/checkpoint/store.h"
@@ -20,7 +21,45 @@ bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration);
 absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<ResumePoint>& resume,
                                    const std::optional<StartPoint>& start);
 
-// Writes a checkpoint, reports it, and deletes those that `retention` does not keep.
-absl::Status Save(const RunContext& run, const Position& position, checkpoint::Retention& retention);
+// Saves a run's state: beside the iterations that follow, where the recipe has checkpoints between iterations and
+// checkpoint.background, else while training waits. One checkpoint is under way at a time. All ranks' processes save in the same order.
+class Saver {
+ public:
+  // All live as long as this.
+  Saver(const RunContext& run, checkpoint::Retention& retention) : run_(run), retention_(retention) {}
+  ~Saver();  // waits for what is under way
+
+  // Takes the host's memory for copies of the ranks' state, where saving beside training needs it; before the first iteration.
+  // Error: the host has not so much.
+  absl::Status Prepare();
+  // Saves the state as it is after all iterations that were started, waiting first for the checkpoint that is under way.
+  absl::Status Save(const Position& position);
+  // Tells what has become of the checkpoint that is under way, if that is known. An error is that of writing it, or of deleting older
+  // ones.
+  absl::Status Poll();
+  // Waits for it, and tells.
+  absl::Status Finish();
+
+ private:
+  struct UnderWay {
+    std::int64_t iteration = 0;
+    std::future<absl::StatusOr<double>> written;  // how long it took, in milliseconds, once the checkpoint is whole on disk
+    std::future<absl::Status> ended;              // and what retention does not keep is deleted
+  };
+
+  bool background() const { return run_.ranks->executors().front()->snapshot().reserved(); }
+  checkpoint::Metadata MetadataAt(const Position& position) const;
+  absl::Status Begin(const Position& position);
+  // Training stands still meanwhile.
+  template <typename T>
+  void Wait(const std::future<T>& future);
+  absl::Status Tell();
+
+  const RunContext& run_;
+  checkpoint::Retention& retention_;  // by the thread that saves, while there is one
+  std::optional<UnderWay> under_way_;
+  std::int64_t saves_ = 0;  // that were begun
+  double stall_ms_ = 0;     // for which training stood still, since the last checkpoint that was told
+};
 
 }  // namespace engine::train

@@ -39,7 +39,7 @@ TEST_CASE("h5py reads every tensor whole from index.h5, from any working folder,
                                {5, {{0}, {4}}, tokens.data()}})
               .ok());
   REQUIRE(writer
-              ->WriteShard(3, {{0, {{0, 4}, {6, 6}}, right.data()},
+              ->WriteShard(1003, {{0, {{0, 4}, {6, 6}}, right.data()},
                                {1, {{2, 0}, {4, 10}}, f64.data() + 20},
                                {3, {{0}, {8}}, brain.data()}})
               .ok());
@@ -61,7 +61,7 @@ same("brain", (8,), "float32")
 same("tokens", (4,), "uint16")
 assert f["scale"][()] == 7 and f["scale"].shape == ()
 assert f["layers.0.weight"].is_virtual and f["brain"].attrs["dtype"] == b"bf16"
-shard = h5py.File(sys.argv[1].replace("index", "rank_00003"), "r")
+shard = h5py.File(sys.argv[1].replace("index", "ranks_001/rank_01003"), "r")
 piece = shard["layers.0.weight@0,4"]
 assert list(piece.attrs["start"]) == [0, 4] and list(piece.attrs["count"]) == [6, 6]
 assert piece.attrs["tensor"] == b"layers.0.weight" and piece[0, 0] == 4

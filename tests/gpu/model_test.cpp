@@ -408,4 +408,34 @@ TEST_CASE("gpu model: a resumed run gives the bits of the undisturbed one") {
   }
 }
 
+TEST_CASE("gpu model: a checkpoint that is written beside training has the state of when it was begun") {
+  constexpr int kSaved = 3;
+  for (const Model& model : Models()) {
+    const data::TempDir folder;
+    Curve before;
+    std::string plain;
+    {
+      const World world(model.model, model.sets, true);
+      world.Train(0, kSaved, &before);
+      plain = world.Save(folder / "plain", kSaved);
+    }
+    for (const bool record : {true, false}) {
+      const World world(model.model, model.sets, true, {.record = record});
+      Must(world.rank().snapshot().Reserve());
+      Curve curve;
+      world.Train(0, kSaved, &curve);
+      Must(state::BeginSave(world.ranks()));
+      world.Train(kSaved, kIterations, &curve);
+      const std::string beside = world.WriteSaved(folder / fmt::format("beside-{}", record), kSaved);
+      for (const char* file : {"rank_00000.h5", "index.h5"}) {
+        CHECK_MESSAGE(data::ReadFile(std::filesystem::path(beside) / file) ==
+                          data::ReadFile(std::filesystem::path(plain) / file),
+                      fmt::format("{}: {}, {}", model.name, file, record ? "recorded" : "launch by launch"));
+      }
+      world.Finish(&curve);
+      SameBits(fmt::format("{}: undisturbed, saved beside", model.name), Base(model), curve);
+    }
+  }
+}
+
 }  // namespace engine::gpu_test

@@ -47,6 +47,15 @@ class CountingBackend final : public backend::Backend {
   std::unique_ptr<backend::Launch> PrepareHostCopy(const backend::HostCopyArgs& args) override {
     return backend_->PrepareHostCopy(args);
   }
+  absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) override {
+    return backend_->AllocateSnapshot(bytes);
+  }
+  absl::Status BeginSnapshot(std::span<const backend::SnapshotCopy> at_once,
+                             std::span<const backend::SnapshotCopy> beside) override {
+    return backend_->BeginSnapshot(at_once, beside);
+  }
+  absl::Status AwaitSnapshot() override { return backend_->AwaitSnapshot(); }
+  absl::Status FinishSnapshot() override { return backend_->FinishSnapshot(); }
   absl::Status ClearArena() override { return backend_->ClearArena(); }
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::LaunchArgs args) override {
     return backend_->Prepare(std::move(args));
@@ -218,20 +227,27 @@ class World {
     }
   }
 
+  checkpoint::Metadata MetadataAfter(int iterations) const {
+    return {.iteration = iterations,
+            .consumed_samples = iterations * plan_.global_batch,
+            .seed = static_cast<std::int64_t>(seed()),
+            .optimizer_steps = iterations,
+            .plan_hash = plan_.hash,
+            .recipe_toml = "",
+            .engine_version = "test",
+            .mesh = {{"dp", 1}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}}};
+  }
   // The folder of a checkpoint after `iterations`.
   std::string Save(const std::string& root, int iterations) const {
-    Must(state::SaveCheckpoint(plan_, root,
-                               {.iteration = iterations,
-                                .consumed_samples = iterations * plan_.global_batch,
-                                .seed = static_cast<std::int64_t>(seed()),
-                                .optimizer_steps = iterations,
-                                .plan_hash = plan_.hash,
-                                .recipe_toml = "",
-                                .engine_version = "test",
-                                .mesh = {{"dp", 1}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}}},
-                               *ranks_));
+    Must(state::SaveCheckpoint(plan_, root, MetadataAfter(iterations), *ranks_));
     return checkpoint::IterationPath(root, iterations);
   }
+  // The same of the state that BeginSave has copied.
+  std::string WriteSaved(const std::string& root, int iterations) const {
+    Must(state::WriteSaved(plan_, root, MetadataAfter(iterations), "key", *ranks_, nullptr));
+    return checkpoint::IterationPath(root, iterations);
+  }
+  state::Ranks& ranks() const { return *ranks_; }
   void Load(const std::string& folder) const {
     const auto reader = checkpoint::Reader::Open(folder);
     Must(reader.status());

@@ -72,8 +72,7 @@ TEST_CASE("evaluations and checkpoints lie where their iteration ended, over sam
   reporter->Evaluation(
       {.iteration = 3, .validation_loss = 0.1, .metrics = {{"balance", 0.5}}, .elapsed_ms = 3});
   log.End();
-  reporter->Deleted(250);
-  reporter->Saved({.iteration = 3, .elapsed_ms = 1500});
+  reporter->Saved({.iteration = 2, .elapsed_ms = 1500, .stall_ms = 20});
   REQUIRE(records.size() == 3);
   CHECK((records[0].iteration == 2 && records[0].consumed_samples == 16));
   CHECK((records[1].iteration == 3 && records[1].consumed_samples == 24));
@@ -86,8 +85,7 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
   const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
   reporter->Iteration(Line(2));
   reporter->Evaluation({.iteration = 2, .validation_loss = 0.1, .elapsed_ms = 3});
-  reporter->Deleted(250);
-  reporter->Saved({.iteration = 2, .elapsed_ms = 1500});
+  reporter->Saved({.iteration = 2, .elapsed_ms = 1500, .stall_ms = 1750});
   const std::string text =
       std::regex_replace(data::ReadFile(folder / "metrics.jsonl"), std::regex("\"20[^\"]*Z\""), "\"TIME\"");
   CHECK(text ==
@@ -100,7 +98,7 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
         "\"tflops_per_device\":0.16,"
         "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null}\n"
         "{\"iteration\":2,\"timestamp\":\"TIME\",\"validation_loss\":0.1,\"elapsed_ms\":3.0}\n"
-        "{\"iteration\":2,\"timestamp\":\"TIME\",\"save_seconds\":1.5,\"stall_seconds\":1.75}\n");
+        "{\"iteration\":2,\"timestamp\":\"TIME\",\"saved_iteration\":2,\"save_seconds\":1.5,\"stall_seconds\":1.75}\n");
 }
 
 TEST_CASE("metrics.jsonl: each metric by its name, of a model with several") {

@@ -88,13 +88,12 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
                            std::regex(R"(20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d\.\d\d\dZ)")));
     if (line.contains("save_seconds")) {
       ++saved;
-      CHECK(line["iteration"] == 2 * saved);
+      CHECK(line["saved_iteration"] == 2 * saved);
       CHECK(line["iteration"] == iteration);
+      CHECK(line["iteration"] >= 2 * saved);
       CHECK(line["save_seconds"].get<double>() > 0);
-      // The first line stands there before anything is deleted; each other one counts the deletion before it.
-      CHECK((line["stall_seconds"] == line["save_seconds"]) == (saved == 1));
-      CHECK(line["stall_seconds"] >= line["save_seconds"]);
-      CHECK(line.size() == 4);
+      CHECK(line["stall_seconds"].get<double>() > 0);
+      CHECK(line.size() == 5);
       continue;
     }
     if (line.contains("validation_loss")) {

@@ -69,6 +69,10 @@ absl::StatusOr<std::byte*> MapPages(std::int64_t bytes, std::string_view what) {
   return static_cast<std::byte*>(memory);
 }
 
+void CopyOut(std::span<const SnapshotCopy> copies) {
+  for (const SnapshotCopy& copy : copies) std::memcpy(copy.host, copy.arena, static_cast<size_t>(copy.bytes));
+}
+
 class HostCopyLaunch final : public Launch {
  public:
   explicit HostCopyLaunch(const HostCopyArgs& args) : args_(args) {}
@@ -92,6 +96,8 @@ CpuBackend::CpuBackend(int threads)
       }) {}
 
 CpuBackend::~CpuBackend() {
+  if (copying_.valid()) copying_.wait();
+  if (snapshot_ != nullptr) munmap(snapshot_, static_cast<size_t>(snapshot_bytes_));
   if (arena_ != nullptr) munmap(arena_, static_cast<size_t>(arena_bytes_));
   if (host_ != nullptr) munmap(host_, static_cast<size_t>(host_bytes_));
 }
@@ -118,6 +124,27 @@ absl::StatusOr<std::byte*> CpuBackend::AllocateHost(std::int64_t bytes) {
   ASSIGN_OR_RETURN(host_, MapPages(bytes, "what waits beside the arena"));
   host_bytes_ = bytes;
   return host_;
+}
+
+absl::StatusOr<std::byte*> CpuBackend::AllocateSnapshot(std::int64_t bytes) {
+  ENGINE_CHECK(snapshot_ == nullptr, "a rank has one snapshot");
+  ASSIGN_OR_RETURN(snapshot_, MapPages(bytes, "the copy of the state from which checkpoints are written"));
+  snapshot_bytes_ = bytes;
+  return snapshot_;
+}
+
+absl::Status CpuBackend::BeginSnapshot(std::span<const SnapshotCopy> at_once,
+                                       std::span<const SnapshotCopy> beside) {
+  CopyOut(at_once);
+  copying_ = std::async(std::launch::async, [copies = std::vector(beside.begin(), beside.end())] {
+               CopyOut(copies);
+             }).share();
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::FinishSnapshot() {
+  if (copying_.valid()) copying_.wait();
+  return absl::OkStatus();
 }
 
 std::unique_ptr<Launch> CpuBackend::PrepareHostCopy(const HostCopyArgs& args) {

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <chrono>
+#include <future>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/backend/backend.h"
@@ -20,6 +22,11 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override;
   absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) override;
   std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) override;
+  absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) override;
+  absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
+                             std::span<const SnapshotCopy> beside) override;
+  absl::Status AwaitSnapshot() override { return FinishSnapshot(); }
+  absl::Status FinishSnapshot() override;
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) override;
   absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
   absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override;
@@ -54,6 +61,9 @@ class CpuBackend : public Backend {
   std::int64_t arena_bytes_ = 0;
   std::byte* host_ = nullptr;
   std::int64_t host_bytes_ = 0;
+  std::byte* snapshot_ = nullptr;
+  std::int64_t snapshot_bytes_ = 0;
+  std::shared_future<void> copying_;           // the snapshot
   std::vector<std::vector<std::byte>> reads_;  // by ticket; empty once taken
   std::array<std::int64_t, kStamps> times_ns_ = {};
   std::vector<std::chrono::steady_clock::time_point> marks_;

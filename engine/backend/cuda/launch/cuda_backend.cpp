@@ -107,6 +107,10 @@ CudaBackend::~CudaBackend() {
   cudaFree(times_ns_);
   cudaFree(arena_);
   cudaFreeHost(host_);
+  cudaFreeHost(snapshot_);
+  if (snapshot_begins_ != nullptr) cudaEventDestroy(snapshot_begins_);
+  if (snapshot_done_ != nullptr) cudaEventDestroy(snapshot_done_);
+  if (snapshot_stream_ != nullptr) cudaStreamDestroy(snapshot_stream_);
 }
 
 absl::StatusOr<std::int64_t> CudaBackend::FreeBytes() const {
@@ -158,6 +162,53 @@ absl::StatusOr<std::byte*> CudaBackend::AllocateHost(std::int64_t bytes) {
 
 std::unique_ptr<Launch> CudaBackend::PrepareHostCopy(const HostCopyArgs& args) {
   return std::make_unique<HostCopyLaunch>(args, device_->stream(plan::kHostStream));
+}
+
+absl::StatusOr<std::byte*> CudaBackend::AllocateSnapshot(std::int64_t bytes) {
+  ENGINE_CHECK(snapshot_ == nullptr, "a rank has one snapshot");
+  if (cudaMallocHost(reinterpret_cast<void**>(&snapshot_), static_cast<std::size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();
+    return ResourceExhausted(
+        "{} of this host's memory, for a copy of the state from which checkpoints are written beside training, cannot be pinned; "
+        "checkpoint.background = false needs none",
+        FormatBytes(bytes));
+  }
+  RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&snapshot_stream_, cudaStreamNonBlocking));
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&snapshot_begins_, cudaEventDisableTiming));
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&snapshot_done_, cudaEventDisableTiming));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(snapshot_done_, snapshot_stream_));
+  return snapshot_;
+}
+
+absl::Status CudaBackend::BeginSnapshot(std::span<const SnapshotCopy> at_once,
+                                        std::span<const SnapshotCopy> beside) {
+  const auto copy = [](std::span<const SnapshotCopy> copies, cudaStream_t stream) -> absl::Status {
+    for (const SnapshotCopy& one : copies) {
+      RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(one.host, one.arena, static_cast<std::size_t>(one.bytes),
+                                           cudaMemcpyDeviceToHost, stream));
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(copy(at_once, device_->compute()));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(snapshot_begins_, device_->compute()));
+  RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(snapshot_stream_, snapshot_begins_, 0));
+  RETURN_IF_ERROR(copy(beside, snapshot_stream_));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(snapshot_done_, snapshot_stream_));
+  return absl::OkStatus();
+}
+
+// Recorded, it waits for the event as it was last recorded when the graph runs, not when it was captured.
+absl::Status CudaBackend::AwaitSnapshot() {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  RETURN_IF_CUDA_ERROR(cudaStreamIsCapturing(device_->compute(), &capturing));
+  const unsigned flags = capturing == cudaStreamCaptureStatusActive ? cudaEventWaitExternal : cudaEventWaitDefault;
+  RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(device_->compute(), snapshot_done_, flags));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::FinishSnapshot() {
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(index_));  // the caller may be a thread that never was here
+  return Await([this] { return cudaEventQuery(snapshot_done_); });
 }
 
 absl::Status CudaBackend::ClearArena() {

@@ -1,4 +1,4 @@
-// Memory and kernels of one rank on one GPU. Launches go to one stream, staged inputs to a second one.
+// Memory and kernels of one rank on one GPU. Launches go to one stream, staged inputs to a second one, copies of the state to a third.
 #pragma once
 
 #include <array>
@@ -22,6 +22,11 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override;
   absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) override;  // pinned
   std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) override;
+  absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) override;  // pinned
+  absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
+                             std::span<const SnapshotCopy> beside) override;
+  absl::Status AwaitSnapshot() override;
+  absl::Status FinishSnapshot() override;
   absl::Status ClearArena() override;
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) override;
   absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
@@ -84,6 +89,10 @@ class CudaBackend final : public Backend {
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0;
   std::byte* host_ = nullptr;  // pinned
+  std::byte* snapshot_ = nullptr;           // pinned
+  cudaStream_t snapshot_stream_ = nullptr;  // copies to it, beside all others; null: there are none
+  cudaEvent_t snapshot_begins_ = nullptr;   // what is copied is made
+  cudaEvent_t snapshot_done_ = nullptr;
   std::array<ReadSlot, kReadSlots> reads_;
   std::int64_t next_read_ = 0;
   std::int64_t most_read_ =

@@ -1,0 +1,48 @@
+#include "engine/plan/snapshot.h"
+
+#include <algorithm>
+
+#include "engine/base/units.h"
+
+namespace engine::plan {
+
+bool Saves(const Bucket& bucket, const Coordinates& coordinates, bool sharded) {
+  if (!bucket.owned) return false;
+  return std::all_of(graph::kAxes.begin(), graph::kAxes.end(), [&](Axis axis) {
+    const bool repeated = bucket.copies.Has(axis) && !(sharded && bucket.reduce.Has(axis));
+    return !repeated || coordinates.axis[static_cast<size_t>(axis)] == 0;
+  });
+}
+
+std::vector<SnapshotPart> SnapshotOf(const StagePlan& stage, const Coordinates& coordinates) {
+  std::vector<SnapshotPart> parts;
+  const auto add = [&](const BufferRef& buffer, bool at_once) {
+    if (buffer.elements > 0) parts.push_back({buffer, at_once});
+  };
+  add(stage.control, true);
+  for (const State& state : stage.states) {
+    if (state.spec.life == graph::Lifetime::kRun) add(state.buffer, true);
+  }
+  for (const Bucket& bucket : stage.buckets) {
+    const bool whole = bucket.master.elements == 0 && bucket.parameter_shard.elements == 0;
+    if (whole && Saves(bucket, coordinates, false)) add(bucket.parameter, false);
+    if (bucket.frozen() || !Saves(bucket, coordinates, bucket.shards > 1)) continue;
+    if (!whole) add(bucket.master.elements > 0 ? bucket.master : bucket.parameter_shard, false);
+    for (const BufferRef& state : bucket.states) add(state, false);
+  }
+  return parts;
+}
+
+std::int64_t BytesOf(const std::vector<SnapshotPart>& parts) {
+  std::int64_t bytes = 0;
+  for (const SnapshotPart& part : parts) bytes += RoundUp(part.buffer.bytes(), kSnapshotAlignment);
+  return bytes;
+}
+
+std::int64_t SnapshotBytes(const Plan& plan) {
+  std::int64_t most = 0;
+  for (const StagePlan& stage : plan.stages) most = std::max(most, BytesOf(SnapshotOf(stage, Coordinates{})));
+  return most;
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,33 @@
+// What a rank copies of its arena into the host's memory, so that a checkpoint can be written while the next iterations run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace engine::plan {
+
+// A part of the arena.
+struct SnapshotPart {
+  BufferRef buffer;
+  // It changes when the next iteration begins, or in its passes (the control block, the model's own states): the copy is made before
+  // that. What is not so changes in the update alone.
+  bool at_once = false;
+};
+
+// Whether the rank, of those that hold the same elements of a bucket, is the one that saves them. `sharded`: ZeRO's shards differ along
+// the axes that gradients are reduced over.
+bool Saves(const Bucket& bucket, const Coordinates& coordinates, bool sharded);
+
+// Everything of which a checkpoint has something, where the rank is the one that saves it.
+std::vector<SnapshotPart> SnapshotOf(const StagePlan& stage, const Coordinates& coordinates);
+
+// Of the rank of the plan that saves most: bytes of the host's memory.
+std::int64_t SnapshotBytes(const Plan& plan);
+
+// The parts lie one behind the other in the host's memory, each from a multiple of so many bytes on.
+inline constexpr std::int64_t kSnapshotAlignment = 256;
+std::int64_t BytesOf(const std::vector<SnapshotPart>& parts);
+
+}  // namespace engine::plan

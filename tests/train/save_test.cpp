@@ -1,0 +1,148 @@
+// Runs that save beside training.
+#include "engine/train/save.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "tests/train/run_testing.h"
+
+namespace engine::train::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> SavingSets(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> sets = {"training.iterations=6", "checkpoint.interval=2", "evaluation.interval=0",
+                                   "parallelism.dp=2", "training.micro_batch=2"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+// Copies of the state are whole as late as the test lets them be.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool open = false;
+
+  void Open() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    open = true;
+    changed.notify_all();
+  }
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return open; });
+  }
+};
+
+class GatedBackend final : public backend::cpu::CpuBackend {
+ public:
+  GatedBackend(Gate* gate, std::atomic<int>* updates) : CpuBackend(1), gate_(*gate), updates_(*updates) {}
+  absl::Status AwaitSnapshot() override {
+    if (++updates_ >= 4) gate_.Open();
+    return CpuBackend::AwaitSnapshot();
+  }
+  absl::Status FinishSnapshot() override {
+    RETURN_IF_ERROR(CpuBackend::FinishSnapshot());
+    if (std::this_thread::get_id() != own_) gate_.Pass();
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::thread::id own_ = std::this_thread::get_id();
+  Gate& gate_;
+  std::atomic<int>& updates_;
+};
+
+std::string LineWith(const std::string& text, const std::string& part) {
+  const size_t at = text.find(part);
+  if (at == std::string::npos) return "";
+  const size_t begin = text.rfind('\n', at) + 1;
+  return text.substr(begin, text.find('\n', at) - begin);
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints beside training are those of a run that waits, file by file, and so are the losses") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 40);
+  MustRun(RunRecipe(folder, SavingSets()), folder / "beside");
+  MustRun(RunRecipe(folder, SavingSets({"checkpoint.background=false"})), folder / "waits");
+  CHECK(TimelessMetrics(folder / "beside") == TimelessMetrics(folder / "waits"));
+  for (int iteration : {2, 4, 6}) {
+    for (const char* file : {"rank_00000.h5", "index.h5"}) {
+      CHECK(data::ReadFile(fs::path(checkpoint::IterationPath(CheckpointRoot(folder / "beside"), iteration)) / file) ==
+            data::ReadFile(fs::path(checkpoint::IterationPath(CheckpointRoot(folder / "waits"), iteration)) / file));
+    }
+  }
+  std::vector<int> saved;
+  for (const nlohmann::json& line : Metrics(folder / "beside")) {
+    if (line.contains("saved_iteration")) saved.push_back(line["saved_iteration"].get<int>());
+  }
+  CHECK(saved == std::vector<int>{2, 4, 6});
+}
+
+TEST_CASE("training goes on while a checkpoint is written, and waits for it before the next") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 40);
+  const recipe::Recipe recipe = RunRecipe(
+      folder, {"training.iterations=9", "checkpoint.interval=4", "evaluation.interval=0", "logging.interval=1"});
+  Gate gate;  // opens in the update of iteration 7: the checkpoint of iteration 4 is whole no sooner
+  std::atomic<int> updates = -3;
+  state::Device device = CpuDevice();
+  device.make_backend = [&](std::int64_t, std::int64_t) { return std::make_unique<GatedBackend>(&gate, &updates); };
+  const RunResult result = RunCaught(recipe, folder / "out", false, device);
+  REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
+  const size_t saved = result.output.find("saved checkpoint of iteration 4 ");
+  const size_t sixth = result.output.find("iteration        6/");
+  REQUIRE(saved != std::string::npos);
+  REQUIRE_MESSAGE(sixth != std::string::npos, result.output);
+  CHECK(sixth < saved);
+  for (const nlohmann::json& line : Metrics(folder / "out")) {
+    if (!line.contains("saved_iteration") || line["saved_iteration"] != 4) continue;
+    CHECK(line["iteration"].get<int>() >= 6);
+    CHECK(line["stall_seconds"].get<double>() < line["save_seconds"].get<double>());
+  }
+}
+
+TEST_CASE("a checkpoint that cannot be written beside training ends the run, located, and leaves nothing by halves") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 40);
+  const std::string out = folder / "out";
+  fs::create_directories(out);
+  data::WriteFile(out + "/checkpoints.there", "");
+  const recipe::Recipe recipe = RunRecipe(folder, SavingSets({"training.iterations=40"}));
+  fs::create_directories(CheckpointRoot(out));
+  // What has the name of the folder that the checkpoint of iteration 2 is written in, and is none.
+  data::WriteFile(checkpoint::WritingPath(CheckpointRoot(out), 2), "in the way");
+  const RunResult result = RunCaught(recipe, out);
+  CHECK(Message(result.status).find("saving the checkpoint of iteration 2") != std::string::npos);
+  CHECK(Message(result.status).find(CheckpointRoot(out)) != std::string::npos);
+  CHECK(checkpoint::ListIterations(CheckpointRoot(out))->empty());
+  CHECK(LineWith(result.output, "saved checkpoint").empty());
+}
+
+TEST_CASE("copies of the state that do not fit are refused with numbers and a way out") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 40);
+  class NoMemory final : public backend::cpu::CpuBackend {
+   public:
+    NoMemory() : CpuBackend(1) {}
+    absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t) override { return ResourceExhausted("asked"); }
+  };
+  state::Device device = CpuDevice();
+  device.make_backend = [](std::int64_t, std::int64_t) { return std::make_unique<NoMemory>(); };
+  CHECK(Message(RunCaught(RunRecipe(folder, SavingSets()), folder / "a", false, device).status) == "asked");
+  // Nothing is asked for where nothing is written beside training.
+  for (const char* set : {"checkpoint.background=false", "checkpoint.interval=0", "checkpoint.interval=6"}) {
+    INFO(set);
+    CHECK(RunCaught(RunRecipe(folder, SavingSets({set})), folder / set, false, device).status.ok());
+  }
+}
+
+}  // namespace engine::train::testing
