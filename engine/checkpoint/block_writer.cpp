@@ -23,8 +23,9 @@
 namespace engine::checkpoint {
 namespace {
 
-constexpr std::int64_t kAlignment = 4096;                      // of memory, offset and length with O_DIRECT
-constexpr std::int64_t kHashedBytes = std::int64_t{256} << 10;  // stay in the second-level cache from copy to hash
+constexpr std::int64_t kAlignment = 4096;  // of memory, offset and length with O_DIRECT
+constexpr std::int64_t kHashedBytes = std::int64_t{256}
+                                      << 10;  // stay in the second-level cache from copy to hash
 
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }
@@ -110,11 +111,11 @@ struct BlockWriter::State {
     if (free.empty() && blocks <= kThreads) {
       ++blocks;
       lock.unlock();
-      current.memory.reset(static_cast<std::byte*>(
-          std::aligned_alloc(kAlignment, static_cast<std::size_t>(block_bytes))));
-      return current.memory != nullptr
-                 ? absl::OkStatus()
-                 : ResourceExhausted("{}: no memory for a block of {}", file.path(), FormatBytes(block_bytes));
+      current.memory.reset(
+          static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<std::size_t>(block_bytes))));
+      return current.memory != nullptr ? absl::OkStatus()
+                                       : ResourceExhausted("{}: no memory for a block of {}", file.path(),
+                                                           FormatBytes(block_bytes));
     }
     changed.wait(lock, [&] { return !free.empty(); });
     current.memory = std::move(free.back());
@@ -160,8 +161,7 @@ absl::StatusOr<BlockWriter> BlockWriter::Create(const std::string& path, std::in
   auto state = std::make_unique<State>();
   ASSIGN_OR_RETURN(state->file, CreateFile(path));
   RETURN_IF_ERROR(state->file.Reserve(expected_bytes));
-  state->block_bytes =
-      std::clamp(RoundUp(expected_bytes, kAlignment), kAlignment, kBlockBytes);
+  state->block_bytes = std::clamp(RoundUp(expected_bytes, kAlignment), kAlignment, kBlockBytes);
   state->direct = SetDirect(state->file, true);
   return BlockWriter(std::move(state));
 }

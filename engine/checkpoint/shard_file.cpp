@@ -37,8 +37,8 @@ absl::Status CheckPieces(int rank, const std::vector<TensorInfo>& tensors,
                              ToString(piece.box));
     }
     if (piece.narrow && tensor.dtype != DType::kF32) {
-      return InvalidArgument("rank {}: tensor {} is {}, and has no elements that are widened", rank, tensor.name,
-                             Name(tensor.dtype));
+      return InvalidArgument("rank {}: tensor {} is {}, and has no elements that are widened", rank,
+                             tensor.name, Name(tensor.dtype));
     }
   }
   return absl::OkStatus();

@@ -25,8 +25,8 @@
 #include "engine/plan/json.h"
 #include "engine/plan/print.h"
 #include "engine/predict/experts.h"
-#include "engine/predict/print.h"
 #include "engine/predict/predict.h"
+#include "engine/predict/print.h"
 #include "engine/predict/trace.h"
 #include "engine/recipe/saving.h"
 
@@ -98,8 +98,9 @@ std::string CheckpointText(const plan::Plan& plan, const recipe::Recipe& recipe,
                            const predict::Prediction& prediction) {
   if (!recipe::SavesBeside(recipe)) return "";
   const predict::SnapshotPrediction copy = predict::PredictSnapshot(plan, recipe.cluster);
-  std::string text = fmt::format("\ncheckpoints beside training: copies of the state in the host's memory, {} of a rank{}",
-                                 FormatBytes(copy.bytes), plan.mesh.world() > 1 ? " at most" : "");
+  std::string text =
+      fmt::format("\ncheckpoints beside training: copies of the state in the host's memory, {} of a rank{}",
+                  FormatBytes(copy.bytes), plan.mesh.world() > 1 ? " at most" : "");
   if (prediction.has_times())
     text += fmt::format("; copied in {:.1f} ms of the next iteration's {:.1f}", 1e3 * copy.copy_s,
                         1e3 * prediction.iteration_s);

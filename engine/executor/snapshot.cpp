@@ -55,8 +55,9 @@ absl::Status Snapshot::Finish() { return reserved_ ? backend_.FinishSnapshot() :
 void Snapshot::Drop() { memory_.reset(); }
 
 const std::byte* Snapshot::Of(const std::byte* arena) const {
-  auto part = std::upper_bound(by_address_.begin(), by_address_.end(), arena,
-                               [](const std::byte* address, const auto& copy) { return address < copy.arena; });
+  auto part =
+      std::upper_bound(by_address_.begin(), by_address_.end(), arena,
+                       [](const std::byte* address, const auto& copy) { return address < copy.arena; });
   ENGINE_CHECK(part != by_address_.begin(), "an address in front of all that is copied");
   --part;
   const std::ptrdiff_t offset = arena - part->arena;

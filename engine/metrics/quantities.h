@@ -164,11 +164,12 @@ inline constexpr Quantity kSaveTime{
     .metric = "engine_checkpoint_save_seconds",
     .type = Quantity::Type::kHistogram,
     .help = "From the end of an iteration until its checkpoint is whole on disk."};
-inline constexpr Quantity kStall{.key = "stall_seconds",
-                                 .tag = "engine/checkpoint-stall-seconds",
-                                 .metric = "engine_checkpoint_stall_seconds",
-                                 .type = Quantity::Type::kHistogram,
-                                 .help = "How long training stood still for checkpoints since the one before."};
+inline constexpr Quantity kStall{
+    .key = "stall_seconds",
+    .tag = "engine/checkpoint-stall-seconds",
+    .metric = "engine_checkpoint_stall_seconds",
+    .type = Quantity::Type::kHistogram,
+    .help = "How long training stood still for checkpoints since the one before."};
 inline constexpr Quantity kSavedAt{.metric = "engine_checkpoint_last_success_timestamp_seconds",
                                    .help = "When the last checkpoint was whole on disk, as Unix time."};
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/predict/components.h"
 #include "engine/plan/snapshot.h"
+#include "engine/predict/components.h"
 #include "engine/predict/cost.h"
 #include "engine/predict/play.h"
 

@@ -316,9 +316,11 @@ const std::vector<Code>& Codes() {
        "evaluation.iterations global batches pass forward after every evaluation.interval iterations, and "
        "nothing is learnt meanwhile.",
        "A longer evaluation.interval; fewer evaluation.iterations."},
-      {"W405", "costly-checkpoints", "Checkpoints come faster than they can be written, or take more than a fifth of the time",
+      {"W405", "costly-checkpoints",
+       "Checkpoints come faster than they can be written, or take more than a fifth of the time",
        "A checkpoint has weights and the optimizer's states, 12 bytes a parameter with AdamW and 8 with SGD. "
-       "Written beside training, each must be on disk before the next; with checkpoint.background = false, the run "
+       "Written beside training, each must be on disk before the next; with checkpoint.background = false, "
+       "the run "
        "waits until it is. The time is reckoned with 2 GB/s a node, what one NVMe disk takes.",
        "A longer checkpoint.interval; checkpoint.background = true."},
   };

@@ -597,7 +597,8 @@ Rows TrainingRows() {
           .Unit("checkpoints")
           .Doc("Newest checkpoints that are kept; 0: all."),
       FIELD(checkpoint.background)
-          .Doc("Whether checkpoints between iterations are written while training goes on, from a copy of each "
+          .Doc("Whether checkpoints between iterations are written while training goes on, from a copy of "
+               "each "
                "rank's state in the host's memory. The copy is made beside the next iteration, whose update "
                "waits for it. Without it training waits until the checkpoint is on disk."),
       FIELD(evaluation.interval)

@@ -133,7 +133,9 @@ void Reporter::Evaluation(const EvaluationReport& report) {
   Line(rule);
 }
 
-void Reporter::Saved(const SaveReport& report) { sinks_.Write(RecordOf(report, iteration_, consumed_samples_)); }
+void Reporter::Saved(const SaveReport& report) {
+  sinks_.Write(RecordOf(report, iteration_, consumed_samples_));
+}
 
 void Reporter::Progress(const IterationReport& report) {
   if (!terminal_) return;

@@ -49,7 +49,8 @@ absl::Status Saver::Prepare() {
   const MemoryLimit limit = MemoryOfProcess();
   if (bytes > limit.bytes) {
     return ResourceExhausted(
-        "{}copies of the state, from which checkpoints are written beside training, need {}, but {} {} of memory\n"
+        "{}copies of the state, from which checkpoints are written beside training, need {}, but {} {} of "
+        "memory\n"
         "    hint: checkpoint.background = false needs no copies, and training waits for checkpoints",
         on_host ? "arenas and " : "", FormatBytes(bytes), limit.source, FormatBytes(limit.bytes));
   }
@@ -87,8 +88,9 @@ absl::Status Saver::Save(const Position& position) {
     RETURN_IF_ERROR(Finish());
     constexpr double kWorthTelling = 100;
     if (const double waited = MillisecondsSince(start); waited > kWorthTelling) {
-      run_.Say(fmt::format("the checkpoint of iteration {} waited {:.1f} s for that of iteration {} to be written",
-                           position.iteration, waited / 1e3, before));
+      run_.Say(
+          fmt::format("the checkpoint of iteration {} waited {:.1f} s for that of iteration {} to be written",
+                      position.iteration, waited / 1e3, before));
     }
   }
   RETURN_IF_ERROR(Begin(position));
@@ -105,20 +107,21 @@ absl::Status Saver::Begin(const Position& position) {
   under_way.iteration = position.iteration;
   under_way.written = written.get_future();
   const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, position.iteration);
-  under_way.ended = std::async(
-      std::launch::async,
-      [this, key, start, metadata = MetadataAt(position), written = std::move(written)]() mutable -> absl::Status {
-        const absl::Status status = state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key,
-                                                      *run_.ranks, run_.processes);
-        if (!status.ok()) {
-          written.set_value(status);
-          return absl::OkStatus();
-        }
-        written.set_value(MillisecondsSince(start));
-        if (!run_.Leads()) return absl::OkStatus();
-        retention_.Saved(metadata.iteration);
-        return retention_.Prune();
-      });
+  under_way.ended = std::async(std::launch::async,
+                               [this, key, start, metadata = MetadataAt(position),
+                                written = std::move(written)]() mutable -> absl::Status {
+                                 const absl::Status status =
+                                     state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata,
+                                                       key, *run_.ranks, run_.processes);
+                                 if (!status.ok()) {
+                                   written.set_value(status);
+                                   return absl::OkStatus();
+                                 }
+                                 written.set_value(MillisecondsSince(start));
+                                 if (!run_.Leads()) return absl::OkStatus();
+                                 retention_.Saved(metadata.iteration);
+                                 return retention_.Prune();
+                               });
   return absl::OkStatus();
 }
 

@@ -43,8 +43,9 @@ class Saver {
  private:
   struct UnderWay {
     std::int64_t iteration = 0;
-    std::future<absl::StatusOr<double>> written;  // how long it took, in milliseconds, once the checkpoint is whole on disk
-    std::future<absl::Status> ended;              // and what retention does not keep is deleted
+    std::future<absl::StatusOr<double>>
+        written;  // how long it took, in milliseconds, once the checkpoint is whole on disk
+    std::future<absl::Status> ended;  // and what retention does not keep is deleted
   };
 
   bool background() const { return run_.ranks->executors().front()->snapshot().reserved(); }

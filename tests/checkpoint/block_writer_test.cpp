@@ -43,7 +43,8 @@ void CheckFile(const std::string& folder, const std::string& content, std::int64
 TEST_CASE("blocks: a file of any size is written as it was appended, past the page cache or through it") {
   const Scratch scratch;
   for (const std::string& folder : {scratch.path(), std::string("/dev/shm")}) {
-    for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4095}, std::int64_t{4096}})
+    for (const std::int64_t bytes :
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{4095}, std::int64_t{4096}})
       CheckFile(folder, Bytes(bytes), bytes, 1000);
     for (const std::int64_t bytes : {kBlock - 1, kBlock, kBlock + 1, 5 * kBlock + 4097})
       CheckFile(folder, Bytes(bytes), bytes, 3'000'001);

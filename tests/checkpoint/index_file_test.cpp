@@ -40,8 +40,8 @@ TEST_CASE("h5py reads every tensor whole from index.h5, from any working folder,
               .ok());
   REQUIRE(writer
               ->WriteShard(1003, {{0, {{0, 4}, {6, 6}}, right.data()},
-                               {1, {{2, 0}, {4, 10}}, f64.data() + 20},
-                               {3, {{0}, {8}}, brain.data()}})
+                                  {1, {{2, 0}, {4, 10}}, f64.data() + 20},
+                                  {3, {{0}, {8}}, brain.data()}})
               .ok());
   REQUIRE(writer->Commit().ok());
   std::filesystem::rename(scratch.path() + "/iteration_0000001", scratch.path() + "/moved");

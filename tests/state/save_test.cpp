@@ -76,7 +76,8 @@ TEST_CASE("a checkpoint that is written beside an iteration is that of the momen
       Must(state::BeginSave(*world.ranks));
       std::future<absl::Status> written;
       const auto write = [&] {
-        return state::WriteSaved(world.plan, folder / "beside", world.MetadataOf(), "a key", *world.ranks, nullptr);
+        return state::WriteSaved(world.plan, folder / "beside", world.MetadataOf(), "a key", *world.ranks,
+                                 nullptr);
       };
       if (!late) written = std::async(std::launch::async, write);
       world.Train(2, 3);

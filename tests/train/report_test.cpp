@@ -98,7 +98,8 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
         "\"tflops_per_device\":0.16,"
         "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null}\n"
         "{\"iteration\":2,\"timestamp\":\"TIME\",\"validation_loss\":0.1,\"elapsed_ms\":3.0}\n"
-        "{\"iteration\":2,\"timestamp\":\"TIME\",\"saved_iteration\":2,\"save_seconds\":1.5,\"stall_seconds\":1.75}\n");
+        "{\"iteration\":2,\"timestamp\":\"TIME\",\"saved_iteration\":2,\"save_seconds\":1.5,\"stall_"
+        "seconds\":1.75}\n");
 }
 
 TEST_CASE("metrics.jsonl: each metric by its name, of a model with several") {

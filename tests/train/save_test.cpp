@@ -72,8 +72,10 @@ TEST_CASE("checkpoints beside training are those of a run that waits, file by fi
   CHECK(TimelessMetrics(folder / "beside") == TimelessMetrics(folder / "waits"));
   for (int iteration : {2, 4, 6}) {
     for (const char* file : {"rank_00000.h5", "index.h5"}) {
-      CHECK(data::ReadFile(fs::path(checkpoint::IterationPath(CheckpointRoot(folder / "beside"), iteration)) / file) ==
-            data::ReadFile(fs::path(checkpoint::IterationPath(CheckpointRoot(folder / "waits"), iteration)) / file));
+      CHECK(data::ReadFile(fs::path(checkpoint::IterationPath(CheckpointRoot(folder / "beside"), iteration)) /
+                           file) ==
+            data::ReadFile(fs::path(checkpoint::IterationPath(CheckpointRoot(folder / "waits"), iteration)) /
+                           file));
     }
   }
   std::vector<int> saved;
@@ -86,12 +88,14 @@ TEST_CASE("checkpoints beside training are those of a run that waits, file by fi
 TEST_CASE("training goes on while a checkpoint is written, and waits for it before the next") {
   const TempDir folder;
   WriteDataset(folder / "text", 40);
-  const recipe::Recipe recipe = RunRecipe(
-      folder, {"training.iterations=9", "checkpoint.interval=4", "evaluation.interval=0", "logging.interval=1"});
+  const recipe::Recipe recipe = RunRecipe(folder, {"training.iterations=9", "checkpoint.interval=4",
+                                                   "evaluation.interval=0", "logging.interval=1"});
   Gate gate;  // opens in the update of iteration 7: the checkpoint of iteration 4 is whole no sooner
   std::atomic<int> updates = -3;
   state::Device device = CpuDevice();
-  device.make_backend = [&](std::int64_t, std::int64_t) { return std::make_unique<GatedBackend>(&gate, &updates); };
+  device.make_backend = [&](std::int64_t, std::int64_t) {
+    return std::make_unique<GatedBackend>(&gate, &updates);
+  };
   const RunResult result = RunCaught(recipe, folder / "out", false, device);
   REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
   const size_t saved = result.output.find("saved checkpoint of iteration 4 ");
@@ -106,7 +110,9 @@ TEST_CASE("training goes on while a checkpoint is written, and waits for it befo
   }
 }
 
-TEST_CASE("a checkpoint that cannot be written beside training ends the run, located, and leaves nothing by halves") {
+TEST_CASE(
+    "a checkpoint that cannot be written beside training ends the run, located, and leaves nothing by "
+    "halves") {
   const TempDir folder;
   WriteDataset(folder / "text", 40);
   const std::string out = folder / "out";
@@ -125,7 +131,8 @@ TEST_CASE("a checkpoint that cannot be written beside training ends the run, loc
   CHECK(result.output.find("saved checkpoint") == std::string::npos);
 }
 
-TEST_CASE("memory for copies of the state is asked for where something is written beside training, and not else") {
+TEST_CASE(
+    "memory for copies of the state is asked for where something is written beside training, and not else") {
   const TempDir folder;
   WriteDataset(folder / "text", 40);
   class NoMemory final : public backend::cpu::CpuBackend {

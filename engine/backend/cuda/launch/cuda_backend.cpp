@@ -169,7 +169,8 @@ absl::StatusOr<std::byte*> CudaBackend::AllocateSnapshot(std::int64_t bytes) {
   if (cudaMallocHost(reinterpret_cast<void**>(&snapshot_), static_cast<std::size_t>(bytes)) != cudaSuccess) {
     cudaGetLastError();
     return ResourceExhausted(
-        "{} of this host's memory, for a copy of the state from which checkpoints are written beside training, cannot be pinned; "
+        "{} of this host's memory, for a copy of the state from which checkpoints are written beside "
+        "training, cannot be pinned; "
         "checkpoint.background = false needs none",
         FormatBytes(bytes));
   }
@@ -201,7 +202,8 @@ absl::Status CudaBackend::BeginSnapshot(std::span<const SnapshotCopy> at_once,
 absl::Status CudaBackend::AwaitSnapshot() {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   RETURN_IF_CUDA_ERROR(cudaStreamIsCapturing(device_->compute(), &capturing));
-  const unsigned flags = capturing == cudaStreamCaptureStatusActive ? cudaEventWaitExternal : cudaEventWaitDefault;
+  const unsigned flags =
+      capturing == cudaStreamCaptureStatusActive ? cudaEventWaitExternal : cudaEventWaitDefault;
   RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(device_->compute(), snapshot_done_, flags));
   return absl::OkStatus();
 }

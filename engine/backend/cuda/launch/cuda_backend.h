@@ -88,7 +88,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Device> device_;
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0;
-  std::byte* host_ = nullptr;  // pinned
+  std::byte* host_ = nullptr;               // pinned
   std::byte* snapshot_ = nullptr;           // pinned
   cudaStream_t snapshot_stream_ = nullptr;  // copies to it, beside all others; null: there are none
   cudaEvent_t snapshot_begins_ = nullptr;   // what is copied is made
