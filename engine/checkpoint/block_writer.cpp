@@ -27,18 +27,6 @@ constexpr std::int64_t kAlignment = 4096;  // of memory, offset and length with 
 constexpr std::int64_t kHashedBytes = std::int64_t{256}
                                       << 10;  // stay in the second-level cache from copy to hash
 
-struct FreeMemory {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using AlignedMemory = std::unique_ptr<std::byte, FreeMemory>;
-
-// A part of the file; all but the last are full.
-struct Block {
-  AlignedMemory memory;
-  std::int64_t offset = 0;
-  std::int64_t bytes = 0;
-};
-
 bool SetDirect(const File& file, bool on) {
   const int flags = fcntl(file.fd(), F_GETFL);
   return flags >= 0 && fcntl(file.fd(), F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
@@ -47,6 +35,18 @@ bool SetDirect(const File& file, bool on) {
 }  // namespace
 
 struct BlockWriter::State {
+  struct FreeMemory {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  using AlignedMemory = std::unique_ptr<std::byte, FreeMemory>;
+
+  // A part of the file; all but the last are full.
+  struct Block {
+    AlignedMemory memory;
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;
+  };
+
   File file;
   std::int64_t block_bytes = kBlockBytes;
   std::atomic<bool> direct = false;

@@ -8,12 +8,10 @@
 #include <set>
 
 #include "engine/base/half.h"
-#include "tests/train/run_testing.h"
+#include "tests/state/world.h"
 
 namespace engine::train::testing {
 namespace {
-
-void Must(const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(status)); }
 
 class NoLaunch final : public backend::Launch {
  public:
@@ -54,9 +52,9 @@ state::Device MemoryDevice() {
   return device;
 }
 
-struct World {
+struct NarrowWorld {
   // Three layers: the shards of ZeRO-1 then end inside of a parameter.
-  explicit World(std::vector<std::string> sets) : device(MemoryDevice()) {
+  explicit NarrowWorld(std::vector<std::string> sets) : device(MemoryDevice()) {
     sets.emplace_back("model.layers=3");
     recipe = MakeRecipe(kGptLike, sets);
     absl::StatusOr<plan::Plan> compiled = driver::CompileRecipe(recipe, {.profile = device.profile});
@@ -128,7 +126,7 @@ std::uint16_t Narrow(DType dtype, float value) {
 
 // Of ranks that each have whole parameters: the parameters are the rounded values, all masters of all ranks
 // together each of them in fp32, once.
-void CheckWeights(const World& world, DType dtype) {
+void CheckWeights(const NarrowWorld& world, DType dtype) {
   std::set<std::pair<std::int32_t, std::int64_t>> covered;
   for (const auto& rank : world.ranks->executors()) {
     for (const executor::LocalTensor& tensor : rank->Parameters()) {
@@ -194,14 +192,14 @@ TEST_CASE("weights: numbers go up rounded to nearest even and come down as they 
 
 TEST_CASE("weights: parameters are rounded, masters are not") {
   for (const char* compute : {"bf16", "fp16"}) {
-    const World world({std::string("precision.compute=") + compute});
+    const NarrowWorld world({std::string("precision.compute=") + compute});
     world.Initialize();
     CheckWeights(world, std::string(compute) == "bf16" ? DType::kBF16 : DType::kF16);
   }
 }
 
 TEST_CASE("weights: with ZeRO-1 each rank has its part of the masters and all parameters") {
-  const World world(kSharded);
+  const NarrowWorld world(kSharded);
   world.Initialize();
   CheckWeights(world, DType::kBF16);
   bool cut = false;
@@ -216,7 +214,7 @@ TEST_CASE("weights: with ZeRO-1 each rank has its part of the masters and all pa
 TEST_CASE("weights: a parameter of several stretches") {
   std::vector<std::string> sets = kSharded;
   sets.emplace_back("model.vocab=600001");
-  const World world(sets);
+  const NarrowWorld world(sets);
   world.Initialize();
   const auto& parameters = world.plan.parameters;
   const auto longest = std::max_element(
@@ -249,7 +247,7 @@ TEST_CASE("weights: a parameter of several stretches") {
 }
 
 TEST_CASE("weights: where parameters are fp32 there are no masters") {
-  const World world({"parallelism.dp=2", "parallelism.zero_stage=1", "training.micro_batch=4"});
+  const NarrowWorld world({"parallelism.dp=2", "parallelism.zero_stage=1", "training.micro_batch=4"});
   world.Initialize();
   for (const auto& rank : world.ranks->executors()) {
     for (const plan::Bucket& bucket : rank->stage().buckets) CHECK(!state::HasMaster(bucket));
@@ -260,7 +258,7 @@ TEST_CASE("weights: where parameters are fp32 there are no masters") {
 // One parameter alone, cut between two ranks.
 TEST_CASE(
     "weights: state::UploadParameter writes one parameter and its part of the masters, and nothing else") {
-  const World world(kSharded);
+  const NarrowWorld world(kSharded);
   world.Initialize();
   for (const auto& rank : world.ranks->executors()) {
     const std::vector<executor::OptimizerRange> ranges = rank->OptimizerState();
@@ -300,7 +298,7 @@ TEST_CASE("weights: checkpoints of bf16 plans keep masters and moments bit for b
       {"precision.compute=fp32"},  // masters become the parameters
   };
   const TempDir folder;
-  const World first(kSharded);
+  const NarrowWorld first(kSharded);
   first.Initialize();
   first.FillMoments();
   const std::string saved = first.Save(folder / "first");
@@ -316,7 +314,7 @@ TEST_CASE("weights: checkpoints of bf16 plans keep masters and moments bit for b
   }
   for (size_t to = 0; to < layouts.size(); ++to) {
     INFO("layout " << to);
-    const World world(layouts[to]);
+    const NarrowWorld world(layouts[to]);
     world.Load(saved);
     CHECK((Tensors(world.Save(folder / ("again" + std::to_string(to)))) == tensors));
     if (to < 2) CheckWeights(world, DType::kBF16);
@@ -328,11 +326,11 @@ TEST_CASE("weights: checkpoints of plans without masters") {
   const TempDir folder;
   std::vector<std::string> bare = kSharded;
   bare.emplace_back("precision.master_dtype=bf16");
-  const World wide(kSharded);
+  const NarrowWorld wide(kSharded);
   wide.Initialize();
   wide.FillMoments();
   const std::string with_masters = wide.Save(folder / "wide");
-  const World narrow(bare);
+  const NarrowWorld narrow(bare);
   narrow.Load(with_masters);
   CheckWeights(narrow, DType::kBF16);
   const std::string saved = narrow.Save(folder / "narrow");
@@ -350,7 +348,7 @@ TEST_CASE("weights: checkpoints of plans without masters") {
   }
   // Resumed with or without masters: the same numbers.
   for (const std::vector<std::string>& sets : {bare, kSharded, {"precision.compute=fp32"}}) {
-    const World again(sets);
+    const NarrowWorld again(sets);
     again.Load(saved);
     CHECK((Tensors(again.Save(folder / ("again" + std::to_string(sets.size())))) == tensors));
   }

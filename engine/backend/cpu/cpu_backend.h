@@ -63,6 +63,7 @@ class CpuBackend : public Backend {
   std::int64_t host_bytes_ = 0;
   std::byte* snapshot_ = nullptr;
   std::int64_t snapshot_bytes_ = 0;
+  std::future<void> touching_;                 // its pages, for the first time
   std::shared_future<void> copying_;           // the snapshot
   std::vector<std::vector<std::byte>> reads_;  // by ticket; empty once taken
   std::array<std::int64_t, kStamps> times_ns_ = {};
