@@ -14,7 +14,6 @@ namespace {
 // Small enough that letters of 13 units are read on a phone's width.
 constexpr double kWidth = 480, kHeight = 320;
 constexpr double kLeft = 46, kRight = 470, kTop = 12, kBottom = 272;
-constexpr std::size_t kColours = 8;
 
 struct Bounds {
   double x0 = std::numeric_limits<double>::infinity(), x1 = -x0, y0 = x0, y1 = -x0;
@@ -24,6 +23,17 @@ struct Bounds {
     x1 = std::max(x1, point.x);
     y0 = std::min(y0, std::min(point.y, point.low));
     y1 = std::max(y1, std::max(point.y, point.high));
+  }
+  // Values that nothing but rounding tells apart get an axis that ticks fit on.
+  void Widen() {
+    constexpr double kRounding = 1e-9;
+    if (x1 - x0 <= kRounding * std::max(std::abs(x0), std::abs(x1))) x1 = x0 + std::max(1.0, std::abs(x0));
+    if (y1 - y0 <= kRounding * std::max(std::abs(y0), std::abs(y1))) {
+      const double middle = (y0 + y1) / 2;
+      const double half = middle == 0 ? 1 : std::abs(middle) / 10;
+      y0 = middle - half;
+      y1 = middle + half;
+    }
   }
   double X(double x) const { return kLeft + (kRight - kLeft) * (x - x0) / (x1 - x0); }
   double Y(double y) const { return kBottom - (kBottom - kTop) * (y - y0) / (y1 - y0); }
@@ -42,7 +52,8 @@ std::string LineSvg(const PlotLine& line, const Bounds& bounds, std::size_t inde
   for (auto point = line.points.rbegin(); point != line.points.rend(); ++point) {
     band += Pair(bounds, point->x, point->low) + " ";
   }
-  const std::string colour = fmt::format("c{}{}", index % kColours, index >= kColours ? " dashed" : "");
+  const std::string colour =
+      fmt::format("c{}{}", index % kPlotColours, index >= kPlotColours ? " dashed" : "");
   std::string text = fmt::format("<g class=\"{}\"><title>{}</title>", colour, EscapeHtml(line.name));
   text += fmt::format("<polygon class=\"band\" points=\"{}\"/><polyline points=\"{}\"/>", band, path);
   for (const PlotPoint& mark : line.marks) {
@@ -85,11 +96,10 @@ std::string SvgOf(const Plot& plot) {
   }
   if (!(bounds.x1 >= bounds.x0)) return "";
   if (plot.top > bounds.y0) bounds.y1 = std::min(bounds.y1, plot.top);
+  bounds.Widen();
   const double margin = 0.03 * (bounds.y1 - bounds.y0);
   bounds.y0 -= margin;
   bounds.y1 += margin;
-  if (bounds.x1 == bounds.x0) bounds.x1 = bounds.x0 + 1;
-  if (bounds.y1 == bounds.y0) bounds.y1 = bounds.y0 + 1;
   std::string text = fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-labelledby=\"{}-title {}-desc\">\n<title "
       "id=\"{}-title\">{}</title>"
@@ -109,7 +119,9 @@ std::vector<double> Ticks(double low, double high, int count) {
   constexpr double kSlack = 1e-9;  // 5.000000000000001 is 5
   std::vector<double> ticks;
   const double rough = (high - low) / count;
-  if (!(rough > 0) || !std::isfinite(rough)) return ticks;
+  // Steps that the numbers' own rounding hides would not end.
+  constexpr double kFinest = 1e-12;
+  if (!(rough > kFinest * std::max(std::abs(low), std::abs(high))) || !std::isfinite(rough)) return ticks;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
   const double ratio = rough / power - kSlack;
   const double step = power * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);

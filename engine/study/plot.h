@@ -2,10 +2,13 @@
 // alternatives are inside.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 namespace engine::study {
+
+inline constexpr std::size_t kPlotColours = 8;
 
 struct PlotPoint {
   double x = 0;
