@@ -80,6 +80,8 @@ void AddCommands(CLI::App* app, int* exit_code) {
   AddSearchCommand(*app, exit_code);
   AddAblateCommand(*app, exit_code);
   AddRunCommand(*app, exit_code);
+  AddWatchCommand(*app, exit_code);
+  AddReportCommand(*app, exit_code);
   AddLaunchCommand(*app, exit_code);
   AddGenerateCommand(*app, exit_code);
   AddDataCommand(*app, exit_code);

@@ -174,7 +174,7 @@ absl::Status RefuseOldRun(const std::string& out) {
 
 std::optional<std::string> FindRun(const std::string& out) {
   std::error_code error;
-  for (const char* name : {"checkpoints", driver::kMetricsName}) {
+  for (const char* name : {driver::kCheckpointsName, driver::kMetricsName}) {
     const std::filesystem::path path = std::filesystem::path(out) / name;
     const bool holds = std::filesystem::is_directory(path, error) ? !std::filesystem::is_empty(path, error)
                                                                   : std::filesystem::exists(path, error);

@@ -8,6 +8,7 @@
 #include "engine/base/print.h"
 #include "engine/checkpoint/store.h"
 #include "engine/driver/compile_recipe.h"
+#include "engine/driver/run_folder.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/iterations.h"
 #include "engine/train/origin.h"
@@ -206,7 +207,7 @@ class Training {
 
 }  // namespace
 
-std::string CheckpointRoot(const std::string& out) { return (fs::path(out) / "checkpoints").string(); }
+std::string CheckpointRoot(const std::string& out) { return (fs::path(out) / driver::kCheckpointsName).string(); }
 
 std::string CheckpointRootIn(const std::string& folder) {
   std::error_code error;

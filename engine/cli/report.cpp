@@ -1,0 +1,62 @@
+// `engine report`: runs as one HTML page.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/print.h"
+#include "engine/base/write_file.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/device.h"
+#include "engine/view/page.h"
+#include "engine/view/run_view.h"
+
+namespace engine::cli {
+namespace {
+
+struct ReportArguments {
+  std::vector<std::string> folders;
+  std::string out;
+};
+
+absl::Status WriteReport(const ReportArguments& arguments) {
+  std::vector<std::string> notes;
+  ASSIGN_OR_RETURN(std::vector<view::RunReader> runs, view::OpenRuns(arguments.folders, &notes));
+  for (const std::string& note : notes) Print(stderr, "note: {}\n", note);
+  std::vector<const view::RunView*> views;
+  for (view::RunReader& run : runs) {
+    run.Refresh(view::RunReader::kAllBytes);
+    views.push_back(&run.view());
+  }
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::string page = view::RunsPage(view::ReportedRuns(views), now);
+  if (!arguments.out.empty()) return WriteFile(arguments.out, page);
+  Print(stdout, "{}", page);
+  return absl::OkStatus();
+}
+
+int Report(const ReportArguments& arguments) {
+  const absl::Status status = WriteReport(arguments);
+  if (!status.ok()) Print(stderr, "engine report: {}\n", Message(status));
+  return status.ok() ? 0 : kFailed;
+}
+
+}  // namespace
+
+void AddReportCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "report",
+      "Write runs as one HTML page: what was run, curves, where the time went, memory, checkpoints");
+  const auto arguments = std::make_shared<ReportArguments>();
+  command->add_option("dir", arguments->folders, "Folder of a run; several stand beside each other")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("-o,--output", arguments->out, "The page; default: standard output")->type_name("FILE");
+  command->footer(
+      "Exit codes: 0 written; 1 no folder holds a run, or the page cannot be written; 2 wrong options");
+  command->callback([arguments, exit_code] { *exit_code = Report(*arguments); });
+}
+
+}  // namespace engine::cli

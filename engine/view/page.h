@@ -1,0 +1,26 @@
+// Runs as one HTML page that needs nothing else: no network, no script, no other file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/view/run_view.h"
+
+namespace engine::view {
+
+struct ReportedRun {
+  const RunView* view = nullptr;
+  std::string name;         // unlike those of the other runs of the page
+  std::string recipe_text;  // TOML with the origin of each value; empty: not known
+  std::map<std::int64_t, std::int64_t> checkpoint_bytes;  // of those that are kept, by iteration
+};
+
+// Of a run that has been read. Looks up what the live view does not need.
+std::vector<ReportedRun> ReportedRuns(const std::vector<const RunView*>& views);
+
+// Numbers stand in cells with data-run="NAME" and data-number="loss", …
+std::string RunsPage(const std::vector<ReportedRun>& runs, double now_unix_s);
+
+}  // namespace engine::view

@@ -1,0 +1,150 @@
+#include "engine/view/take_record.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "engine/base/json.h"
+
+namespace engine::view {
+namespace {
+
+using simdjson::dom::element;
+using simdjson::dom::object;
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+double NumberIn(const object& record, std::string_view key) {
+  double value = kUnknown;
+  return record[key].get(value) == simdjson::SUCCESS ? value : kUnknown;
+}
+
+double OrZero(double value) { return std::isfinite(value) ? value : 0; }
+
+bool Has(const object& record, std::string_view key) { return record[key].error() == simdjson::SUCCESS; }
+
+double EndOf(const object& record) {
+  std::string_view text;
+  return record["timestamp"].get(text) == simdjson::SUCCESS ? UnixSecondsOf(text) : 0;
+}
+
+void TakeRanks(const object& record, std::int64_t iteration, RunView* view) {
+  simdjson::dom::array ranks;
+  if (record[metrics::kRankBusy.key].get(ranks) != simdjson::SUCCESS) return;
+  view->rank_busy_ms.clear();
+  for (const element rank : ranks) {
+    double busy = kUnknown;
+    view->rank_busy_ms.push_back(rank.get(busy) == simdjson::SUCCESS ? busy : kUnknown);
+  }
+  view->rank_busy_iteration = iteration;
+}
+
+void TakeIteration(const object& record, std::int64_t iteration, RunView* view) {
+  LastIteration last{.iteration = iteration, .ended_unix_s = EndOf(record), .values = {}};
+  for (const metrics::Quantity* quantity : kCurves) {
+    last.values.push_back(NumberIn(record, quantity->key));
+    view->history.Add(iteration, *quantity, last.values.back());
+  }
+  last.skipped = static_cast<std::int64_t>(OrZero(NumberIn(record, metrics::kSkippedIterations.key)));
+  const bool updated = last.skipped <= view->last.skipped;
+  const double seconds = OrZero(last[metrics::kElapsed]) / 1e3;
+  view->time.AddIteration(iteration, last.ended_unix_s, seconds, OrZero(last[metrics::kDataWait]) / 1e3,
+                          updated);
+  view->history.SetTime(iteration,
+                        view->time.training_s() + view->time.data_wait_s() + view->time.skipped_s());
+  view->iteration_ms.Add(last[metrics::kElapsed]);
+  const double samples = last[metrics::kGlobalBatch];
+  view->recent.push_back({.seconds = seconds, .samples = std::isfinite(samples) ? samples : 1});
+  if (view->recent.size() > RunView::kMostRecent) view->recent.pop_front();
+  if (view->nan_iteration == 0 && OrZero(NumberIn(record, metrics::kNanIterations.key)) > 0)
+    view->nan_iteration = iteration;
+  TakeRanks(record, iteration, view);
+  view->last = std::move(last);
+}
+
+void TakeEvaluation(const object& record, std::int64_t iteration, RunView* view) {
+  view->last_evaluation_s = OrZero(NumberIn(record, metrics::kEvaluationTime.key)) / 1e3;
+  view->time.AddEvaluation(EndOf(record), view->last_evaluation_s);
+  ++view->evaluations;
+  const double loss = NumberIn(record, metrics::kValidationLoss.key);
+  if (!std::isfinite(loss)) return;
+  view->history.Add(iteration, metrics::kValidationLoss, loss);
+  view->last_evaluation = {.iteration = iteration, .loss = loss};
+  if (!view->best_evaluation || loss < view->best_evaluation->loss)
+    view->best_evaluation = view->last_evaluation;
+}
+
+// `iteration`: the record's; of runs that were made before checkpoints were written beside training, the checkpoint's, too.
+void TakeCheckpoint(const object& record, std::int64_t iteration, RunView* view) {
+  std::int64_t saved_iteration = 0;
+  if (record[metrics::kSavedIteration.key].get(saved_iteration) != simdjson::SUCCESS)
+    saved_iteration = iteration;
+  const double save_s = OrZero(NumberIn(record, metrics::kSaveTime.key));
+  const double stall_s =
+      Has(record, metrics::kStall.key) ? OrZero(NumberIn(record, metrics::kStall.key)) : save_s;
+  const CheckpointView checkpoint{
+      .iteration = saved_iteration, .ended_unix_s = EndOf(record), .save_s = save_s, .stall_s = stall_s};
+  view->time.AddCheckpoint(checkpoint.ended_unix_s, save_s, stall_s);
+  view->last_save_s = save_s;
+  ++view->checkpoints;
+  std::vector<CheckpointView>& records = view->checkpoint_records;
+  records.push_back(checkpoint);
+  if (records.size() > RunView::kMostRecords) records.erase(records.begin());
+}
+
+// The number that the first `digits` characters are, which are taken from the text; −1 where they are none.
+int TakeDigits(std::string_view* text, std::size_t digits) {
+  int number = -1;
+  const char* end = text->data() + std::min(digits, text->size());
+  if (text->size() < digits || std::from_chars(text->data(), end, number).ptr != end) return -1;
+  text->remove_prefix(digits);
+  return number;
+}
+
+bool TakeLetter(std::string_view* text, char letter) {
+  if (text->empty() || text->front() != letter) return false;
+  text->remove_prefix(1);
+  return true;
+}
+
+}  // namespace
+
+bool TakeRecord(std::string_view line, simdjson::dom::parser* parser, RunView* view) {
+  if (parser->allocate(std::max<std::size_t>(line.size(), 32), kMostJsonDepth) != simdjson::SUCCESS)
+    return false;
+  object record;
+  std::int64_t iteration = 0;
+  if (parser->parse(line.data(), line.size()).get(record) != simdjson::SUCCESS) return false;
+  if (record["iteration"].get(iteration) != simdjson::SUCCESS || iteration < 0) return false;
+  view->last_sign_unix_s = std::max(view->last_sign_unix_s, EndOf(record));
+  if (Has(record, metrics::kLoss.key)) TakeIteration(record, iteration, view);
+  if (Has(record, metrics::kValidationLoss.key)) TakeEvaluation(record, iteration, view);
+  if (Has(record, metrics::kSaveTime.key)) TakeCheckpoint(record, iteration, view);
+  return true;
+}
+
+double UnixSecondsOf(std::string_view text) {
+  using namespace std::chrono;
+  const int y = TakeDigits(&text, 4);
+  if (!TakeLetter(&text, '-')) return 0;
+  const int m = TakeDigits(&text, 2);
+  if (!TakeLetter(&text, '-')) return 0;
+  const int d = TakeDigits(&text, 2);
+  if (!TakeLetter(&text, 'T')) return 0;
+  const int hour = TakeDigits(&text, 2);
+  if (!TakeLetter(&text, ':')) return 0;
+  const int minute = TakeDigits(&text, 2);
+  if (!TakeLetter(&text, ':')) return 0;
+  const int second = TakeDigits(&text, 2);
+  int millisecond = 0;
+  if (TakeLetter(&text, '.')) millisecond = TakeDigits(&text, 3);
+  const year_month_day date{year(y), month(static_cast<unsigned>(m)), day(static_cast<unsigned>(d))};
+  if (text != "Z" || !date.ok() || hour < 0 || minute < 0 || second < 0 || millisecond < 0) return 0;
+  const auto days = sys_days(date).time_since_epoch();
+  return duration<double>(days + hours(hour) + minutes(minute) + seconds(second) + milliseconds(millisecond))
+      .count();
+}
+
+}  // namespace engine::view

@@ -1,0 +1,159 @@
+// Frames as golden files: ENGINE_UPDATE_GOLDEN=1 writes them anew. tests/cli/watch_screens.py shows the same ones through a terminal.
+#include "engine/view/frame.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "tests/view/made_up_run.h"
+
+namespace engine::view {
+namespace {
+
+using testing::MadeUpRun;
+using testing::MetricsText;
+
+// ETAs name times of the day.
+struct InUtc {
+  InUtc() {
+    setenv("TZ", "UTC", 1);
+    tzset();
+  }
+  ~InUtc() {
+    unsetenv("TZ");
+    tzset();
+  }
+};
+
+RunReader ReaderOf(const MadeUpRun& run, const std::string& metrics) {
+  run.Write("metrics.jsonl", metrics);
+  run.MakeOld();
+  absl::StatusOr<RunReader> reader = RunReader::Open(run.folder);
+  REQUIRE(reader.ok());
+  reader->Refresh(RunReader::kAllBytes);
+  return *std::move(reader);
+}
+
+std::string TextOf(const std::vector<Line>& lines, const FrameOptions& options) {
+  std::string text;
+  for (const std::string& line : Render(lines, {.columns = options.columns, .ascii = options.ascii})) {
+    CHECK(ColumnsOf(line) <= options.columns);
+    text += line + "\n";
+  }
+  return text;
+}
+
+void CheckGolden(const std::string& name, const std::string& text) {
+  const std::string path = std::string(ENGINE_SOURCE_DIR) + "/tests/view/golden/" + name + ".txt";
+  if (std::getenv("ENGINE_UPDATE_GOLDEN") != nullptr) data::WriteFile(path, text);
+  CAPTURE(path);
+  CHECK(text == data::ReadFile(path));
+}
+
+// "… iteration 5 …" → that line; empty where there is none.
+std::string LineWith(const std::string& text, const std::string& part) {
+  const std::size_t at = text.find(part);
+  if (at == std::string::npos) return "";
+  const std::size_t begin = text.rfind('\n', at) + 1;
+  return text.substr(begin, text.find('\n', at) - begin);
+}
+
+}  // namespace
+
+TEST_CASE("frame: a run that goes on, as golden files") {
+  const InUtc utc;
+  const MadeUpRun run;
+  const MetricsText metrics = MetricsText().RunTo(25).Pause(60).RunTo(60);
+  const RunReader reader = ReaderOf(run, metrics.text());
+  const double now = metrics.now() + 3;
+  const FrameOptions wide{.columns = 120, .rows = 40, .now_unix_s = now};
+  CheckGolden("running-120x40", TextOf(RunFrame(reader.view(), wide), wide));
+  const FrameOptions narrow{.columns = 80, .rows = 24, .now_unix_s = now};
+  const std::string text = TextOf(RunFrame(reader.view(), narrow), narrow);
+  CheckGolden("running-80x24", text);
+  CHECK(std::count(text.begin(), text.end(), '\n') <= 24);
+  const FrameOptions ascii{.columns = 80, .rows = 24, .now_unix_s = now, .ascii = true};
+  const std::string plain = TextOf(RunFrame(reader.view(), ascii), ascii);
+  CheckGolden("running-80x24-ascii", plain);
+  CHECK(std::all_of(plain.begin(), plain.end(), [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); }));
+}
+
+TEST_CASE("frame: every size of terminal gets no more than it holds") {
+  const MadeUpRun run;
+  const RunReader reader = ReaderOf(run, MetricsText().RunTo(60).text());
+  for (std::size_t columns = 1; columns <= 200; columns += 3) {
+    for (const std::size_t rows : {1, 2, 5, 20, 24, 80}) {
+      const FrameOptions options{.columns = columns, .rows = rows};
+      CHECK(RunFrame(reader.view(), options).size() <= rows);
+      TextOf(RunFrame(reader.view(), options), options);
+      CHECK(TableFrame({&reader.view(), &reader.view()}, options).size() <= rows);
+      TextOf(TableFrame({&reader.view(), &reader.view()}, options), options);
+    }
+  }
+}
+
+TEST_CASE("frame: states and what is wrong stand above the curves") {
+  const MadeUpRun run;
+  const MetricsText metrics = MetricsText().RunTo(60);
+  RunReader reader = ReaderOf(run, metrics.text());
+  const auto text = [&](double now) {
+    const FrameOptions options{.columns = 100, .now_unix_s = now};
+    return TextOf(RunFrame(reader.view(), options), options);
+  };
+  CHECK(LineWith(text(metrics.now() + 3), "made-up").find("running  iteration 60 of 100, 60 %, 25 s left") !=
+        std::string::npos);
+  CHECK(LineWith(text(metrics.now() + 200), "made-up") ==
+        "made-up  silent for 3 min 20 s  iteration 60 of 100, 60 %");
+  run.Write(
+      "outcome.json",
+      R"({"outcome": "failed", "reason": "out of \u001b[2J memory", "host": "h1", "ended": "2026-09-21T14:14:20Z"})");
+  reader.Refresh(RunReader::kAllBytes);
+  CHECK(LineWith(text(0), "made-up") ==
+        "made-up  failed  iteration 60 of 100, 60 %, ended 2026-09-21T14:14:20Z");
+  CHECK(LineWith(text(0), "failed: ") == "failed: out of \\x1b[2J memory");
+  CHECK(LineWith(text(0), "plan 0123").find("on h1") != std::string::npos);
+}
+
+TEST_CASE("frame: several runs as a table, as golden files") {
+  const InUtc utc;
+  const MadeUpRun first("first"), second("a-second-run-with-a-name-that-is-longer-than-others"),
+      third("third");
+  const MetricsText metrics = MetricsText().RunTo(60);
+  const RunReader a = ReaderOf(first, metrics.text());
+  RunReader b = ReaderOf(second, MetricsText().RunTo(100).text());
+  second.Write("outcome.json", R"({"outcome": "finished", "iteration": 100, "iterations": 100})");
+  b.Refresh(RunReader::kAllBytes);
+  third.Write("outcome.json", R"({"outcome": "failed", "reason": "no data"})");
+  const RunReader c = ReaderOf(third, "");
+  const std::vector<const RunView*> views = {&a.view(), &b.view(), &c.view()};
+  for (const std::size_t columns : {80, 160}) {
+    const FrameOptions options{.columns = columns, .now_unix_s = metrics.now() + 3};
+    CheckGolden(fmt::format("table-{}", columns), TextOf(TableFrame(views, options), options));
+  }
+}
+
+TEST_CASE("frame: a rank that takes longer than the others is named") {
+  const MadeUpRun run;
+  std::string text = MetricsText().RunTo(3).text();
+  const FrameOptions options{.columns = 80};
+  const auto ranks = [&] {
+    const RunReader reader = ReaderOf(run, text);
+    for (const Line& line : RunFrame(reader.view(), options)) {
+      if (line[0].text.starts_with("ranks")) return line;
+    }
+    return Line{};
+  };
+  CHECK(ranks()[1].text == "rank 2 busy longest: 480 ms, 1.17 × median ");
+  CHECK(ranks()[1].style == Style::kPlain);
+  CHECK(ranks()[2].text == "▇▇█▇");
+  text += R"({"iteration":4,"loss":1,"rank_busy_ms":[100,null,300,100]})"
+          "\n";
+  CHECK(ranks()[1].text == "rank 2 busy longest: 300 ms, 3.00 × median ");
+  CHECK(ranks()[1].style == Style::kWarning);
+  CHECK(ranks()[2].text == "▃ █▃");
+}
+
+}  // namespace engine::view

@@ -1,0 +1,143 @@
+#include "engine/view/page.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "tests/view/made_up_run.h"
+
+namespace engine::view {
+namespace {
+
+using testing::MadeUpRun;
+using testing::MetricsText;
+
+RunReader PageReader(const MadeUpRun& run, const std::string& metrics) {
+  run.Write("metrics.jsonl", metrics);
+  absl::StatusOr<RunReader> reader = RunReader::Open(run.folder);
+  REQUIRE(reader.ok());
+  reader->Refresh(RunReader::kAllBytes);
+  return *std::move(reader);
+}
+
+bool Has(const std::string& page, const std::string& part) {
+  if (page.find(part) != std::string::npos) return true;
+  MESSAGE("no '" << part << "'");
+  return false;
+}
+
+std::size_t CountIn(const std::string& page, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = page.find(part); at != std::string::npos; at = page.find(part, at + 1)) ++count;
+  return count;
+}
+
+std::string CellOf(const std::string& run, const std::string& number, const std::string& text) {
+  return fmt::format("data-run=\"{}\" data-number=\"{}\">{}</td>", run, number, text);
+}
+
+}  // namespace
+
+TEST_CASE("page: one run, whole by itself, with the numbers of its files") {
+  const MadeUpRun run;
+  run.Write("outcome.json", R"({"outcome": "finished", "iteration": 100, "iterations": 100, "host": "h1"})");
+  run.Write("resolved.toml", "[model]\nlayers = 2  # a.toml:1:1\n");
+  run.Write("checkpoints/iteration_0000050/rank_00000.h5", std::string(2048, 'x'));
+  const RunReader reader = PageReader(run, MetricsText().RunTo(30).Pause(100).RunTo(100).text());
+  const std::string page = RunsPage(ReportedRuns({&reader.view()}), testing::kBegin);
+  for (const char* outside : {"http", "src=", "<script", "<link", "@import", "url(h", "<iframe"}) {
+    CAPTURE(outside);
+    CHECK(page.find(outside) == std::string::npos);
+  }
+  CHECK(Has(page, "<title>made-up</title>"));
+  CHECK(Has(page, CellOf("made-up", "state", "finished")));
+  CHECK(Has(page, CellOf("made-up", "iteration", "100 of 100")));
+  CHECK(Has(page, CellOf("made-up", "loss", "2.0202")));
+  CHECK(Has(page, CellOf("made-up", "lowest", "2.1202 at 100")));
+  CHECK(Has(page, CellOf("made-up", "tokens", "12.80K")));
+  CHECK(Has(page, CellOf("made-up", "layout", "4 ranks: dp 2 · pp 2")));
+  CHECK(Has(page, CellOf("made-up", "host", "h1")));
+  // 50 s of iterations, of which 0.05 s wait; 5 evaluations of 1 s, 4 checkpoints of 2 s, an interruption.
+  CHECK(Has(page, CellOf("made-up", "goodput", "30.6 %")));
+  CHECK(Has(page, CellOf("made-up", "training", "50 s (30.6 %)")));
+  CHECK(Has(page, CellOf("made-up", "evaluation", "5.0 s (3.1 %)")));
+  CHECK(Has(page, CellOf("made-up", "saving", "8.0 s (4.9 %)")));
+  CHECK(Has(page, CellOf("made-up", "data", "50 ms (0.0 %)")));
+  CHECK(Has(page, CellOf("made-up", "interruptions", "1 min 40 s (61.3 %)")));
+  CHECK(Has(page, CellOf("made-up", "all", "2 min 43 s")));
+  CHECK(Has(page, "<td>30</td><td>2026-09-21 14:13:38 UTC</td><td>1 min 40 s</td>"));
+  CHECK(Has(page, CellOf("made-up", "predicted iteration", "450 ms")));
+  CHECK(Has(page, CellOf("made-up", "predicted MFU", "40.0 %")));
+  CHECK(Has(page, CellOf("made-up", "measured MFU", "35.0 %, mean") + "<td>0.875</td>"));
+  CHECK(Has(page, "<th scope=\"row\">total</th><td>8.56 KiB</td><td>8.56 KiB</td>"));
+  CHECK(Has(page, "<p>Measured: 1.00 MiB in use on rank 0's GPU"));
+  CHECK(Has(page,
+            "<th scope=\"row\">50</th><td>2026-09-21 14:15:31 UTC</td><td>2.0 s</td><td>2.0 s</td><td>2.00 "
+            "KiB</td>"));
+  CHECK(Has(page, "<td>deleted</td>"));
+  CHECK(Has(page, "layers = 2  # a.toml:1:1"));
+  CHECK(CountIn(page, "Settings that differ") == 0);
+  CHECK(CountIn(page, "<figure>\n<h3>Loss over ") == 3);
+  CHECK(CountIn(page, "<h3>Loss scale</h3>") == 0);  // it never moves
+  CHECK(CountIn(page, "<circle ") == 15);            // evaluations
+}
+
+TEST_CASE("page: several runs beside each other, with the settings that differ") {
+  const MadeUpRun first("a"), second("b");
+  std::string other = testing::kRecipe;
+  other.replace(other.find("1e-2"), 4, "3e-3");
+  second.Write("plan.json", testing::PlanJson(other));
+  const RunReader a = PageReader(first, MetricsText().RunTo(100).text());
+  const RunReader b = PageReader(second, MetricsText().RunTo(50).text());
+  const std::string page = RunsPage(ReportedRuns({&a.view(), &b.view()}), testing::kBegin);
+  CHECK(Has(page, "<title>2 runs</title>"));
+  CHECK(Has(page, "<li class=\"c0\"><i></i>a</li><li class=\"c1\"><i></i>b</li>"));
+  CHECK(Has(page, CellOf("b", "iteration", "50 of 100")));
+  CHECK(
+      Has(page,
+          "<code>optimizer.learning_rate</code></th><td><code>0.01</code></td><td><code>0.003</code></td>"));
+  CHECK(CountIn(page, "<code>optimizer.") == 1);
+  // Runs of one name are told apart by their folders.
+  const MadeUpRun again("a");
+  const RunReader c = PageReader(again, "");
+  const std::vector<ReportedRun> alike = ReportedRuns({&a.view(), &c.view()});
+  const std::string parent = std::filesystem::path(first.parent.path()).parent_path().string() + "/";
+  CHECK(parent + alike[0].name == first.folder);
+  CHECK(parent + alike[1].name == again.folder);
+  second.Write("plan.json", "{}");
+  const RunReader d = PageReader(second, "");
+  CHECK(
+      Has(RunsPage(ReportedRuns({&a.view(), &d.view()}), 0), "Not compared: the recipe of b is not known."));
+}
+
+TEST_CASE("page: whatever stands in the files is text") {
+  const std::string attack = "<script>alert(1)</script>\\\"'&";
+  const MadeUpRun run("<img src=x onerror=1>");
+  std::string plan = testing::PlanJson();
+  plan.replace(plan.find("fp32"), 4, attack);
+  plan.replace(plan.find("0123456789abcdef"), 8, attack);
+  run.Write("plan.json", plan);
+  run.Write("origin.json", "{\"recipe\": \"" + attack + "\"}");
+  run.Write("resolved.toml", attack);
+  run.Write("outcome.json", "{\"outcome\": \"failed\", \"reason\": \"" + attack + "\", \"host\": \"" +
+                                attack + "\", \"ended\": \"" + attack + "\"}");
+  const RunReader reader = PageReader(run, MetricsText().RunTo(30).text() + attack + "\n");
+  const std::string page = RunsPage(ReportedRuns({&reader.view()}), 0);
+  CHECK(page.find("<script") == std::string::npos);
+  CHECK(page.find("<img") == std::string::npos);
+  CHECK(CountIn(page, "&lt;script&gt;alert(1)&lt;/script&gt;") == 7);
+  CHECK(Has(page, "&lt;img src=x onerror=1&gt;"));
+}
+
+TEST_CASE("page: a long run's page is small, and a run without records has one") {
+  const MadeUpRun run;
+  const RunReader empty = PageReader(run, "");
+  CHECK(Has(RunsPage(ReportedRuns({&empty.view()}), 0), "No iteration is recorded."));
+  const RunReader reader = PageReader(run, MetricsText().RunTo(20'000).text());
+  const std::vector<const RunView*> views(8, &reader.view());
+  CHECK(RunsPage(ReportedRuns(views), 0).size() < 2'000'000);
+}
+
+}  // namespace engine::view
