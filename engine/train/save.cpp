@@ -1,6 +1,7 @@
 #include "engine/train/save.h"
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "engine/base/attention_draws.h"
@@ -110,9 +111,7 @@ absl::Status Saver::Begin(const Position& position) {
   under_way.ended = std::async(std::launch::async,
                                [this, key, start, metadata = MetadataAt(position),
                                 written = std::move(written)]() mutable -> absl::Status {
-                                 const absl::Status status =
-                                     state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata,
-                                                       key, *run_.ranks, run_.processes);
+                                 const absl::Status status = Write(metadata, key);
                                  if (!status.ok()) {
                                    written.set_value(status);
                                    return absl::OkStatus();
@@ -123,6 +122,14 @@ absl::Status Saver::Begin(const Position& position) {
                                  return retention_.Prune();
                                });
   return absl::OkStatus();
+}
+
+// What the system refuses to a thread must not end the process.
+absl::Status Saver::Write(const checkpoint::Metadata& metadata, const std::string& key) try {
+  return state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key, *run_.ranks,
+                           run_.processes);
+} catch (const std::exception& error) {  // memory, or another thread
+  return ResourceExhausted("not enough memory or threads: {}", error.what());
 }
 
 absl::Status Saver::Tell() {
