@@ -104,9 +104,7 @@ absl::Status Saver::Begin(const Position& position) {
   RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
   stall_ms_ += MillisecondsSince(start);
   std::promise<absl::StatusOr<double>> written;
-  UnderWay& under_way = under_way_.emplace();
-  under_way.iteration = position.iteration;
-  under_way.written = written.get_future();
+  UnderWay under_way{.iteration = position.iteration, .written = written.get_future(), .ended = {}};
   const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, position.iteration);
   under_way.ended = std::async(std::launch::async,
                                [this, key, start, metadata = MetadataAt(position),
@@ -121,6 +119,7 @@ absl::Status Saver::Begin(const Position& position) {
                                  retention_.Saved(metadata.iteration);
                                  return retention_.Prune();
                                });
+  under_way_ = std::move(under_way);
   return absl::OkStatus();
 }
 
