@@ -46,7 +46,7 @@ absl::Status Save(const RunContext& run, const Position& position, checkpoint::R
       .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}},
       .fingerprints = run.fingerprints};
   const std::string root = CheckpointRoot(run.options.out);
-  run.AloneAt(fmt::format("saving the checkpoint of iteration {}", position.iteration));
+  run.Begin(launch::Work::kSaving, fmt::format("saving the checkpoint of iteration {}", position.iteration));
   const auto start = Clock::now();
   RETURN_IF_ERROR(state::SaveCheckpoint(run.plan, root, metadata, *run.ranks, run.processes));
   if (!run.Leads()) return absl::OkStatus();
