@@ -15,8 +15,8 @@ std::string Canonical(const std::string& text) {
 
 // What CheckFaults says of them for a run of two ranks, 8 iterations, a checkpoint each 4.
 std::string Refusal(const std::vector<std::string>& texts, std::vector<std::string> sets = {}) {
-  sets.insert(sets.begin(),
-              {"debug.faults=true", "parallelism.dp=2", "training.iterations=8", "checkpoint.interval=4"});
+  sets.insert(sets.begin(), {"debug.faults=true", "parallelism.dp=2", "training.micro_batch=4",
+                             "training.iterations=8", "checkpoint.interval=4"});
   std::vector<Fault> faults;
   for (const std::string& text : texts) faults.push_back(*ParseFault(text));
   return Message(CheckFaults(faults, testing::MakeRecipe(testing::kGptLike, sets)));
