@@ -104,13 +104,13 @@ class Backend {
   // The host's memory for copies of the rank's state that are made beside computation: called once, before the first launch.
   // Error: the host has not so much.
   virtual absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) = 0;
-  // Copies what all that was launched so far leaves: `at_once` before what is launched next, `beside` while that runs. Not while
-  // copies of an earlier call are under way.
+  // Copies the state that all launches so far leave: `at_once` before what is launched next, `beside` while that runs. It is not
+  // called while copies of an earlier call are under way.
   virtual absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
                                      std::span<const SnapshotCopy> beside) = 0;
-  // What is launched from now on starts when all copies that were begun are done; may be recorded.
+  // Makes what is launched from now on wait until all copies that were begun are done. The wait may be recorded.
   virtual absl::Status AwaitSnapshot() = 0;
-  // Returns when they are. Safe from any thread.
+  // Returns when all copies that were begun are done. It may be called from any thread.
   virtual absl::Status FinishSnapshot() = 0;
 
   // Error: there is no kernel of that name for these dtypes.

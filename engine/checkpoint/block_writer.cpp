@@ -74,13 +74,14 @@ struct BlockWriter::State {
     threads.clear();
   }
 
-  // There are file systems that let a file be opened for it, and refuse to write past the page cache. What is wrong with others
-  // is wrong the second time, too.
+  // There are file systems that let a file be opened for it, and refuse to write past the page cache. A disk that is full is so the
+  // second time, too.
   absl::Status Write(const Block& block) {
     if (direct) {
       const std::int64_t bytes = RoundUp(block.bytes, kAlignment);
       std::memset(block.memory.get() + block.bytes, 0, static_cast<std::size_t>(bytes - block.bytes));
-      if (file.WriteAt(block.memory.get(), bytes, block.offset).ok()) return absl::OkStatus();
+      absl::Status written = file.WriteAt(block.memory.get(), bytes, block.offset);
+      if (written.ok() || absl::IsResourceExhausted(written)) return written;
       direct = false;
       SetDirect(file, false);
     }

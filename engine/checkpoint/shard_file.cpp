@@ -94,7 +94,7 @@ absl::Status AppendPiece(const TensorInfo& tensor, const PieceToWrite& piece, Bl
                                piece.box.count.elements());
 }
 
-// Generous; the file is cut to its true size afterwards.
+// More bytes than the file will have; it is cut to its true size afterwards.
 std::int64_t EstimatedBytes(const std::vector<TensorInfo>& tensors, const std::vector<PieceToWrite>& pieces) {
   constexpr std::int64_t kFileBytes = 16 << 10;
   constexpr std::int64_t kPieceBytes = 6 << 10;  // header, attributes, name and alignment

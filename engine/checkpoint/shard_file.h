@@ -28,7 +28,8 @@ struct ShardRecord {
   std::vector<Piece> pieces;  // their field `file` is not set
 };
 
-// Writes and fsyncs FOLDER/rank_<rank>.h5 in one pass that also computes its checksum (block_writer.h). Safe to call from many threads at once with different ranks.
+// Writes and fsyncs the rank's file (layout.h, ShardName) below FOLDER in one pass that also computes its checksum
+// (block_writer.h). It may be called from many threads at once with different ranks.
 absl::StatusOr<ShardRecord> WriteShardFile(const std::string& folder, int rank,
                                            const std::vector<TensorInfo>& tensors,
                                            const std::vector<PieceToWrite>& pieces);

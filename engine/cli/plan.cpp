@@ -93,7 +93,8 @@ std::string DeviceMemory(const plan::Plan& plan, const recipe::Recipe& recipe) {
                      FormatBytes(arena), FormatBytes(outside), FormatBytes(arena + outside));
 }
 
-// What checkpoints take that are written beside training.
+// Says how much of the host's memory checkpoints take that are written beside training, and how long the copy of the state; empty
+// where none are.
 std::string CheckpointText(const plan::Plan& plan, const recipe::Recipe& recipe,
                            const predict::Prediction& prediction) {
   if (!recipe::SavesBeside(recipe)) return "";

@@ -19,7 +19,7 @@ constexpr std::string_view kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
-// What handlers of signals need. They call nothing but write, tcsetattr and what raises signals, which POSIX lets them.
+// The handlers of signals read the variables that follow. They call nothing but write, tcsetattr and what raises signals, which POSIX lets them.
 bool has_keys = false;  // standard input is a terminal
 termios given = {};     // its settings as they were
 

@@ -53,6 +53,7 @@ std::vector<std::string> FrameOf(const std::vector<view::RunReader>& runs,
     lines = view::RunFrame(runs[0].view(), options);
   } else {
     std::vector<const view::RunView*> views;
+    views.reserve(runs.size());
     for (const view::RunReader& run : runs) views.push_back(&run.view());
     lines = view::TableFrame(views, options);
   }

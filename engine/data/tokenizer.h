@@ -40,7 +40,7 @@ class Tokenizer {
   virtual std::int32_t end_of_document() const = 0;
   // The token that stands in front of a document, if the tokenizer has one; no text becomes it.
   virtual std::optional<std::int32_t> beginning_of_document() const { return std::nullopt; }
-  // What is wrong with the file that would name that token; "" where nothing is.
+  // Says what is wrong with the file that would name that token; "" where nothing is.
   virtual std::string why_no_beginning() const { return ""; }
 };
 

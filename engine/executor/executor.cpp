@@ -63,7 +63,7 @@ std::unique_ptr<Snapshot> RankExecutor::MakeSnapshot() const {
     parts.push_back({.copy = {.arena = Address(part.buffer, nullptr, -1), .bytes = part.buffer.bytes()},
                      .at_once = part.at_once});
   }
-  return std::make_unique<Snapshot>(*backend_, std::move(parts));
+  return std::make_unique<Snapshot>(*backend_, parts);
 }
 
 absl::Status RankExecutor::StartControl() {

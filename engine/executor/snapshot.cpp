@@ -9,7 +9,7 @@
 
 namespace engine::executor {
 
-Snapshot::Snapshot(backend::Backend& backend, std::vector<Part> parts) : backend_(backend) {
+Snapshot::Snapshot(backend::Backend& backend, const std::vector<Part>& parts) : backend_(backend) {
   for (const Part& part : parts) {
     (part.at_once ? at_once_ : beside_).push_back(part.copy);
     bytes_ += RoundUp(part.copy.bytes, plan::kSnapshotAlignment);

@@ -17,7 +17,7 @@ class Snapshot {
     backend::SnapshotCopy copy;
     bool at_once = false;  // plan::SnapshotPart
   };
-  Snapshot(backend::Backend& backend, std::vector<Part> parts);
+  Snapshot(backend::Backend& backend, const std::vector<Part>& parts);
 
   std::int64_t bytes() const { return bytes_; }
   // Takes memory for copies that are made beside computation (plan/snapshot.h); before the first launch. From then on, updates wait

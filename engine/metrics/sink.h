@@ -10,7 +10,7 @@
 //   prometheus_textfile.h   a file for the node exporter
 //   prometheus_listener.h   GET /metrics; both write the text of prometheus.h
 //
-// What does not change while a process runs (the recipe's settings, texts, the host) is a RunDescription; a sink is constructed
+// A RunDescription holds what does not change while a process runs: the recipe's settings, texts, the host. A sink is constructed
 // with it, and writes it before its first record. A sink opens its file or port at its first record, again after an error, and
 // whenever its file has been removed; so nothing of a run depends on a sink. An error of Write means that nothing of the record
 // was put out: Sinks warns once, keeps the records and calls Write again later. So what must happen once for a record, such as
@@ -63,7 +63,7 @@ struct RunDescription {
 class Sink {
  public:
   virtual ~Sink() = default;
-  // What a warning calls it.
+  // The name that a warning gives the sink.
   virtual std::string Name() const = 0;
   // Sees each record once, when it is made, whether or not it can be put out; for sinks that keep sums.
   virtual void Take(const Record& /*record*/) {}

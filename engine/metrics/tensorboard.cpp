@@ -76,9 +76,9 @@ absl::Status TensorBoard::Write(const Record& record) {
                      Append(by_samples_, run_.resumed_samples, false,
                             ScalarsEvent(record.unix_seconds, record.consumed_samples, by_samples)));
   }
-  const absl::Status status = Append(by_iteration_, run_.resumed_iteration, true,
-                                     ScalarsEvent(record.unix_seconds, record.iteration, by_iteration))
-                                  .status();
+  absl::Status status = Append(by_iteration_, run_.resumed_iteration, true,
+                               ScalarsEvent(record.unix_seconds, record.iteration, by_iteration))
+                            .status();
   if (!status.ok() && !by_samples.empty()) by_samples_.TakeBack(samples_size);
   return status;
 }

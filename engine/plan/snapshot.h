@@ -1,4 +1,5 @@
-// What a rank copies of its arena into the host's memory, so that a checkpoint can be written while the next iterations run.
+// A snapshot: the parts of a rank's arena that are copied into the host's memory, so that a checkpoint can be written while the
+// next iterations run.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ bool Saves(const Bucket& bucket, const Coordinates& coordinates, bool sharded);
 // Everything of which a checkpoint has something, where the rank is the one that saves it.
 std::vector<SnapshotPart> SnapshotOf(const StagePlan& stage, const Coordinates& coordinates);
 
-// Of the rank of the plan that saves most: bytes of the host's memory.
+// Bytes of the host's memory that a rank's snapshot takes: those of the rank that has most.
 std::int64_t SnapshotBytes(const Plan& plan);
 
 // The parts lie one behind the other in the host's memory, each from a multiple of so many bytes on.

@@ -24,7 +24,6 @@ using checkpoint::Box;
 using executor::LocalTensor;
 using executor::OptimizerRange;
 using executor::RankExecutor;
-using plan::Axis;
 using plan::Bucket;
 using plan::Plan;
 using plan::PlanParameter;
@@ -452,9 +451,9 @@ absl::Status WriteSaved(const Plan& plan, const std::string& root, const checkpo
                         const std::string& key, Ranks& ranks, launch::Client* processes) {
   const std::vector<std::unique_ptr<RankExecutor>>& executors = ranks.executors();
   for (const auto& executor : executors) RETURN_IF_ERROR(executor->snapshot().Finish());
-  const absl::Status written = processes != nullptr
-                                   ? WriteTogether(plan, root, metadata, key, *executors.front(), *processes)
-                                   : WriteAlone(plan, root, metadata, executors);
+  absl::Status written = processes != nullptr
+                             ? WriteTogether(plan, root, metadata, key, *executors.front(), *processes)
+                             : WriteAlone(plan, root, metadata, executors);
   for (const auto& executor : executors) executor->snapshot().Drop();
   return written;
 }

@@ -70,7 +70,9 @@ absl::Status Iterations::TrainOnce() {
     }
     if (!rank.backend().asynchronous()) return absl::OkStatus();
     if (rank.rank() == 0) beside = true;
-    if (more) rank.Prefetch(FeedOf(next_samples), ProgramAt(next_samples));
+    // An evaluation in between reads its inputs into the same memory.
+    if (more && !EvaluationDue(run_.recipe, position_.iteration + 1))
+      rank.Prefetch(FeedOf(next_samples), ProgramAt(next_samples));
     return absl::OkStatus();
   }));
   ++position_.iteration;

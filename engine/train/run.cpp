@@ -241,7 +241,9 @@ class Training {
 
 }  // namespace
 
-std::string CheckpointRoot(const std::string& out) { return (fs::path(out) / driver::kCheckpointsName).string(); }
+std::string CheckpointRoot(const std::string& out) {
+  return (fs::path(out) / driver::kCheckpointsName).string();
+}
 
 std::string CheckpointRootIn(const std::string& folder) {
   std::error_code error;

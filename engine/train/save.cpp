@@ -1,6 +1,7 @@
 #include "engine/train/save.h"
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "engine/base/attention_draws.h"
@@ -103,16 +104,12 @@ absl::Status Saver::Begin(const Position& position) {
   RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
   stall_ms_ += MillisecondsSince(start);
   std::promise<absl::StatusOr<double>> written;
-  UnderWay& under_way = under_way_.emplace();
-  under_way.iteration = position.iteration;
-  under_way.written = written.get_future();
+  UnderWay under_way{.iteration = position.iteration, .written = written.get_future(), .ended = {}};
   const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, position.iteration);
   under_way.ended = std::async(std::launch::async,
                                [this, key, start, metadata = MetadataAt(position),
                                 written = std::move(written)]() mutable -> absl::Status {
-                                 const absl::Status status =
-                                     state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata,
-                                                       key, *run_.ranks, run_.processes);
+                                 const absl::Status status = Write(metadata, key);
                                  if (!status.ok()) {
                                    written.set_value(status);
                                    return absl::OkStatus();
@@ -122,7 +119,16 @@ absl::Status Saver::Begin(const Position& position) {
                                  retention_.Saved(metadata.iteration);
                                  return retention_.Prune();
                                });
+  under_way_ = std::move(under_way);
   return absl::OkStatus();
+}
+
+// What the system refuses to a thread must not end the process.
+absl::Status Saver::Write(const checkpoint::Metadata& metadata, const std::string& key) try {
+  return state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key, *run_.ranks,
+                           run_.processes);
+} catch (const std::exception& error) {  // memory, or another thread
+  return ResourceExhausted("not enough memory or threads: {}", error.what());
 }
 
 absl::Status Saver::Tell() {

@@ -51,6 +51,7 @@ class Saver {
   bool background() const { return run_.ranks->executors().front()->snapshot().reserved(); }
   checkpoint::Metadata MetadataAt(const Position& position) const;
   absl::Status Begin(const Position& position);
+  absl::Status Write(const checkpoint::Metadata& metadata, const std::string& key);
   // Training stands still meanwhile.
   template <typename T>
   void Wait(const std::future<T>& future);

@@ -57,7 +57,6 @@ double LineFollower::share() const {
 }
 
 bool LineFollower::StandsAsRead(int descriptor) const {
-  if (size_ < offset_) return false;
   std::string now(last_.size(), '\0');
   const auto from = offset_ - static_cast<std::int64_t>(last_.size());
   const ssize_t got = ReadSome(descriptor, now.data(), now.size(), from);

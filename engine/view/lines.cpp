@@ -65,7 +65,6 @@ std::size_t ColumnsOfCode(char32_t code) { return IsIn(kCombining, code) ? 0 : I
 const char* AsciiOf(char32_t code) {
   switch (code) {
     case U'·':
-      return "-";
     case U'–':
       return "-";
     case U'×':

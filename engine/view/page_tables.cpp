@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "engine/base/units.h"
 #include "engine/study/comparison.h"
@@ -195,6 +196,7 @@ std::string CheckpointTable(const ReportedRun& run) {
 
 std::string TimeSection(const Runs& runs) {
   std::vector<PropertyRow> rows;
+  rows.reserve(std::size(kReasons) + 1);
   for (const Reason& reason : kReasons) {
     rows.push_back({reason.name, reason.number, [&reason](const ReportedRun& run) {
                       return ShareText(run.view->time, (run.view->time.*reason.seconds)());
@@ -210,6 +212,7 @@ std::string TimeSection(const Runs& runs) {
     if (run.view->time.wall_s() > 0) bars += BarOf(run);
   }
   std::vector<std::string> names;
+  names.reserve(std::size(kReasons));
   for (const Reason& reason : kReasons) names.push_back(reason.name);
   return "<h2>Where the time went</h2>\n" + study::ColourKey("Colours of the reasons", names) +
          "<div class=\"plots\">\n" + bars + "</div>\n" + table + Interruptions(runs) +

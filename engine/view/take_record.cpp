@@ -86,7 +86,7 @@ void TakeCheckpoint(const object& record, std::int64_t iteration, RunView* view)
       Has(record, metrics::kStall.key) ? OrZero(NumberIn(record, metrics::kStall.key)) : save_s;
   const CheckpointView checkpoint{
       .iteration = saved_iteration, .ended_unix_s = EndOf(record), .save_s = save_s, .stall_s = stall_s};
-  view->time.AddCheckpoint(checkpoint.ended_unix_s, save_s, stall_s);
+  view->time.AddCheckpoint(checkpoint.ended_unix_s, stall_s);
   view->last_save_s = save_s;
   ++view->checkpoints;
   std::vector<CheckpointView>& records = view->checkpoint_records;

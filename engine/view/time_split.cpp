@@ -29,14 +29,25 @@ void TimeSplit::AddEvaluation(double ended_unix_s, double seconds) {
   evaluation_s_ += seconds;
 }
 
-void TimeSplit::AddCheckpoint(double ended_unix_s, double save_s, double stall_s) {
-  const double stood_s = std::min(save_s, stall_s);
-  TakeGap(ended_unix_s, stood_s);
-  saving_s_ += stood_s;
-  // Old checkpoints were deleted between earlier records.
-  const double deleting_s = std::min(std::max(stall_s - save_s, 0.0), has_times() ? other_s() : stall_s);
-  if (has_times()) other_s_ -= deleting_s;
-  saving_s_ += deleting_s;
+void TimeSplit::AddCheckpoint(double ended_unix_s, double stall_s) {
+  const bool timed = ended_unix_s > 0 && last_ended_unix_s_ > 0;
+  const double now_s = timed ? std::clamp(ended_unix_s - last_ended_unix_s_, 0.0, stall_s) : stall_s;
+  TakeGap(ended_unix_s, now_s);
+  saving_s_ += now_s;
+  const double before_s = stall_s - now_s;
+  // A long stall looked like an interruption until this record told of it.
+  const bool explains = !listed_.empty() && listed_.back().began_unix_s >= last_checkpoint_unix_s_ &&
+                        listed_.back().seconds - before_s <= LongestGap();
+  if (before_s > 0 && explains) {
+    interrupted_s_ -= listed_.back().seconds;
+    other_s_ += listed_.back().seconds;
+    --interruption_count_;
+    listed_.pop_back();
+  }
+  const double moved_s = std::min(before_s, other_s());
+  other_s_ -= moved_s;
+  saving_s_ += moved_s;
+  last_checkpoint_unix_s_ = ended_unix_s;
 }
 
 double TimeSplit::wall_s() const {
@@ -51,13 +62,15 @@ double TimeSplit::goodput() const {
 void TimeSplit::TakeGap(double ended_unix_s, double seconds) {
   if (ended_unix_s <= 0) return;
   const double gap_s = last_ended_unix_s_ > 0 ? ended_unix_s - last_ended_unix_s_ - seconds : 0;
-  if (gap_s > std::max(kShortest_s, kIterations * typical_s_)) {
+  if (gap_s > LongestGap()) {
     Interrupt(gap_s);
   } else {
     other_s_ += gap_s;  // negative where a record was written late, and the one after it was not
   }
   last_ended_unix_s_ = std::max(ended_unix_s, last_ended_unix_s_);
 }
+
+double TimeSplit::LongestGap() const { return std::max(kShortest_s, kIterations * typical_s_); }
 
 void TimeSplit::Interrupt(double seconds) {
   interrupted_s_ += seconds;

@@ -24,9 +24,9 @@ class TimeSplit {
   void AddIteration(std::int64_t iteration, double ended_unix_s, double seconds, double data_wait_s,
                     bool updated);
   void AddEvaluation(double ended_unix_s, double seconds);
-  // `save_s`: until the checkpoint was whole; `stall_s`: how long training stood still for it, and for the deletion of old
-  // checkpoints since the record of the one before.
-  void AddCheckpoint(double ended_unix_s, double save_s, double stall_s);
+  // `stall_s`: how long training stood still for checkpoints since the record of the one before, which may have been between
+  // other records.
+  void AddCheckpoint(double ended_unix_s, double stall_s);
 
   // Seconds from the beginning of the first iteration to the last record; all others add up to it.
   double wall_s() const;
@@ -53,10 +53,12 @@ class TimeSplit {
   // Accounts for what stands between the record before and an event of so many seconds.
   void TakeGap(double ended_unix_s, double seconds);
   void Interrupt(double seconds);
+  // The longest gap that is no interruption.
+  double LongestGap() const;
 
   double training_s_ = 0, skipped_s_ = 0, data_wait_s_ = 0, evaluation_s_ = 0, saving_s_ = 0;
   double interrupted_s_ = 0, other_s_ = 0;
-  double last_ended_unix_s_ = 0;
+  double last_ended_unix_s_ = 0, last_checkpoint_unix_s_ = 0;
   std::int64_t last_iteration_ = 0;
   double typical_s_ = 0;  // of an iteration: a running mean
   std::int64_t interruption_count_ = 0;

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""`cmake --install` into an empty folder: what is there, and that the program which is there works by itself.
+"""`cmake --install` into an empty folder: what is there, and that the program which is there works by itself, also with
+the libraries of the tarball (tools/package).
 
 usage: install.py BUILD-FOLDER
 """
@@ -16,6 +17,10 @@ FILES = """
     share/bash-completion/completions/engine share/zsh/site-functions/_engine share/fish/vendor_completions.d/engine.fish
     share/man/man1/engine.1 share/doc/engine/LICENSE share/doc/engine/README.md share/doc/engine/docs/ci.md
 """.split()
+
+# Libraries that the tarball leaves to the system: those of the packages libc6, libstdc++6 and libgcc-s1.
+SYSTEM_LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libresolv.so.2", "libstdc++.so.6",
+                    "libgcc_s.so.1"}
 
 USER_RECIPE = """extends = ["engine:configs/models/gpt2-124m.toml", "engine:configs/data/fortunes.toml",
            "engine:configs/clusters/cpu.toml"]
@@ -78,9 +83,23 @@ def main():
                       ["readelf", "-d", program], check=True, text=True, capture_output=True).stdout)
                   for path in line.split(":") if path}
                  for program in (build / "engine", prefix / "bin/engine")]
-        check(paths[0] == paths[1] and str(build) not in str(paths[1]), f"where libraries are looked for: {paths}")
+        check(paths[1] == paths[0] | {"$ORIGIN/../lib/engine"} and str(build) not in str(paths[1]),
+              f"where libraries are looked for: {paths}")
         built = subprocess.run([build / "engine", "--version"], check=True, text=True, capture_output=True).stdout
         check(engine("--version") == (0, built), "the version of what was built")
+
+        # The tarball's libraries: all come from its own folder, which may lie anywhere.
+        subprocess.run(["cmake", "--install", build, "--component", "libraries", "--prefix", prefix], check=True,
+                       stdout=subprocess.DEVNULL, env=environment)
+        prefix = prefix.rename(top / "moved")
+        libraries = dict(re.findall(r"^\s*(\S+) => (.*) \(0x", subprocess.run(
+            ["ldd", prefix / "bin/engine"], check=True, text=True, capture_output=True, env=environment).stdout, re.M))
+        outside = {name: path for name, path in libraries.items()
+                   if name not in SYSTEM_LIBRARIES and pathlib.Path(path).resolve().parent != prefix / "lib/engine"}
+        check(len(libraries) > 20 and not outside, f"libraries of the tarball that come from outside: {outside} of {len(libraries)}")
+        licences = {file.name for file in (prefix / "share/doc/engine/licences").iterdir() if file.stat().st_size > 0}
+        check({"libdnnl2", "zlib1g"} <= licences or {"libdnnl3", "zlib1g"} <= licences, f"licences of the libraries: {licences}")
+        check(engine("check", "--strict", "engine:recipes/quickstart.toml")[0] == 0, "the installation that was moved")
 
     print("\n".join(failures) or f"{len(FILES)} files installed, and the program runs from there")
     return 1 if failures else 0

@@ -90,8 +90,9 @@ TEST_CASE("process: too little memory is said, with exit code 1, whichever threa
                     std::to_string(mib) + more + ")");
   };
   const auto is_told = [](const std::string& output) {
-    for (const char* reason : {"not enough memory", "no more threads can be started", " does not fit in",
-                               ", but the limit on address space (ulimit -v) leaves "}) {
+    for (const char* reason :
+         {"not enough memory", "no more threads can be started", "this machine starts no more than",
+          " does not fit in", ", but the limit on address space (ulimit -v) leaves "}) {
       if (output.find(reason) != std::string::npos) return true;
     }
     return false;

@@ -83,18 +83,7 @@ struct NarrowWorld {
     }
   }
   std::string Save(const std::string& root) const {
-    const recipe::Parallelism& p = recipe.parallelism;
-    Must(state::SaveCheckpoint(
-        plan, root,
-        {.iteration = 2,
-         .consumed_samples = 16,
-         .seed = 7,
-         .optimizer_steps = 2,
-         .plan_hash = plan.hash,
-         .recipe_toml = "",
-         .engine_version = "test",
-         .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}},
-        *ranks));
+    Must(state::SaveCheckpoint(plan, root, MetadataAfterTwo(plan, recipe.parallelism), *ranks));
     return checkpoint::IterationPath(root, 2);
   }
   bool masters() const { return recipe.precision.master_dtype == "fp32"; }

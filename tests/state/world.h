@@ -31,6 +31,18 @@ inline const std::vector<std::vector<std::string>> kLayouts = {
 
 inline void Must(const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(status)); }
 
+// The metadata of a checkpoint after two iterations.
+inline checkpoint::Metadata MetadataAfterTwo(const plan::Plan& plan, const recipe::Parallelism& p) {
+  return {.iteration = 2,
+          .consumed_samples = 16,
+          .seed = 7,
+          .optimizer_steps = 2,
+          .plan_hash = plan.hash,
+          .recipe_toml = "",
+          .engine_version = "test",
+          .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
+}
+
 // The ranks of one layout of the same model and data.
 struct World {
   explicit World(const std::vector<std::string>& layout, const std::function<void(plan::Plan&)>& change = {},
@@ -64,17 +76,7 @@ struct World {
     }
     return losses;
   }
-  checkpoint::Metadata MetadataOf() const {
-    const recipe::Parallelism& p = recipe.parallelism;
-    return {.iteration = 2,
-            .consumed_samples = 16,
-            .seed = 7,
-            .optimizer_steps = 2,
-            .plan_hash = plan.hash,
-            .recipe_toml = "",
-            .engine_version = "test",
-            .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
-  }
+  checkpoint::Metadata MetadataOf() const { return MetadataAfterTwo(plan, recipe.parallelism); }
   // The folder of a checkpoint under `root`.
   std::string Save(const std::string& root) const {
     Must(state::SaveCheckpoint(plan, root, MetadataOf(), *ranks));

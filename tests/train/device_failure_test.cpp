@@ -1,4 +1,4 @@
-// What a run says of a device that fails while it works beside the host.
+// Runs on a device that works beside the host: what is read ahead, and what they say of one that fails.
 #include <memory>
 
 #include "tests/executor/wrapped_backend.h"
@@ -47,6 +47,20 @@ TEST_CASE("device failure: names the iterations on the device, and how to learn 
 
 TEST_CASE("device failure: with --check there is nothing more to advise") {
   CHECK((Message(RunFailing(true)) == "iteration 3 or 4: cudaEventSynchronize: an illegal memory access"));
+}
+
+// The next iteration's inputs are read while one is under way, into the memory that an evaluation reads its own into.
+TEST_CASE("a device beside the host: an iteration after an evaluation trains on its own samples") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 60);
+  const recipe::Recipe recipe = RunRecipe(folder, {"training.iterations=7", "checkpoint.interval=0",
+                                                   "evaluation.interval=2", "evaluation.iterations=1"});
+  MustRun(recipe, folder / "waits");
+  state::Device device = CpuDevice();
+  device.make_backend = [](std::int64_t, std::int64_t) { return std::make_unique<BesideTheHost>(1'000'000); };
+  const RunResult beside = RunCaught(recipe, folder / "beside", false, device);
+  REQUIRE_MESSAGE(beside.status.ok(), Message(beside.status));
+  CHECK(TimelessMetrics(folder / "beside") == TimelessMetrics(folder / "waits"));
 }
 
 }  // namespace engine::train::testing

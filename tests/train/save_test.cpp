@@ -39,7 +39,8 @@ struct Gate {
   }
   void Pass() {
     std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [&] { return open; });
+    changed.wait_for(lock, std::chrono::seconds(20),
+                     [&] { return open; });  // not for ever, so that a wrong run fails
   }
 };
 
@@ -108,6 +109,41 @@ TEST_CASE("training goes on while a checkpoint is written, and waits for it befo
     CHECK(line["iteration"].get<int>() >= 6);
     CHECK(line["stall_seconds"].get<double>() < line["save_seconds"].get<double>());
   }
+}
+
+TEST_CASE("a checkpoint is told of after the next iteration, and not when the next one is due") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 40);
+  const std::string out = folder / "out";
+  const recipe::Recipe recipe =
+      RunRecipe(folder, {"training.iterations=12", "checkpoint.interval=6", "evaluation.interval=0"});
+  // Waits in updates: in that of iteration 8 until the checkpoint of iteration 6 is there, and in the next ones for a moment.
+  class Waiting final : public backend::cpu::CpuBackend {
+   public:
+    explicit Waiting(std::string path) : CpuBackend(1), path_(std::move(path)) {}
+    absl::Status AwaitSnapshot() override {
+      ++updates_;
+      for (int i = 0; updates_ == 8 && i < 1000 && !fs::exists(path_); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (updates_ > 8) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return CpuBackend::AwaitSnapshot();
+    }
+
+   private:
+    std::string path_;
+    int updates_ = 0;
+  };
+  state::Device device = CpuDevice();
+  device.make_backend = [&](std::int64_t, std::int64_t) {
+    return std::make_unique<Waiting>(checkpoint::IterationPath(CheckpointRoot(out), 6));
+  };
+  REQUIRE(RunCaught(recipe, out, false, device).status.ok());
+  std::int64_t told_after = 0;
+  for (const nlohmann::json& line : Metrics(out)) {
+    if (line.contains("saved_iteration") && line["saved_iteration"] == 6) told_after = line["iteration"];
+  }
+  CHECK(told_after >= 8);
+  CHECK(told_after < 12);
 }
 
 TEST_CASE(

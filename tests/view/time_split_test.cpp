@@ -11,7 +11,7 @@ TEST_CASE("time split: events, a gap that is short, and one that is an interrupt
   time.AddIteration(1, 1001, 1, 0.25, true);  // from 1000 on
   time.AddIteration(2, 1002.5, 1, 0, true);   // half a second of something else
   time.AddEvaluation(1004.5, 2);
-  time.AddCheckpoint(1007.5, 3, 3);
+  time.AddCheckpoint(1007.5, 3);
   time.AddIteration(2, 1068.5, 1, 0, false);  // after a minute; ran again, without an update
   CHECK(time.wall_s() == 68.5);
   CHECK(time.training_s() == 1.75);
@@ -50,24 +50,42 @@ TEST_CASE("time split: records that are written late neither lose nor make time"
 TEST_CASE("time split: deleted checkpoints are time of saving, whenever it was") {
   TimeSplit time;
   time.AddIteration(1, 1001, 1, 0, true);
-  time.AddCheckpoint(1003, 2, 2);
+  time.AddCheckpoint(1003, 2);
   time.AddIteration(2, 1006, 1, 0, true);  // old checkpoints were deleted for 2 s before it
   CHECK(time.other_s() == 2);
-  time.AddCheckpoint(1008, 2, 4);
+  time.AddCheckpoint(1008, 4);
   CHECK(time.other_s() == 0);
   CHECK(time.saving_s() == 6);
   CHECK(time.wall_s() == 8);
   // A save beside training stops it for a moment only.
-  time.AddCheckpoint(1008.5, 30, 0.5);
+  time.AddCheckpoint(1008.5, 0.5);
   CHECK(time.saving_s() == 6.5);
   CHECK(time.wall_s() == 8.5);
+}
+
+TEST_CASE("time split: a long stall is no interruption once the checkpoint's record tells of it") {
+  TimeSplit time;
+  time.AddIteration(1, 1001, 1, 0, true);
+  time.AddIteration(2, 1042, 1, 0, true);  // a checkpoint waited for the one before
+  CHECK(time.interruptions() == 1);
+  time.AddIteration(3, 1043, 1, 0, true);
+  time.AddCheckpoint(1043, 39);
+  CHECK(time.interruptions() == 0);
+  CHECK(time.listed().empty());
+  CHECK(time.saving_s() == 39);
+  CHECK(time.other_s() == 1);
+  CHECK(time.wall_s() == 43);
+  time.AddIteration(4, 1144, 1, 0, true);
+  time.AddCheckpoint(1144, 2);  // tells of too little for that
+  CHECK(time.interruptions() == 1);
+  CHECK(time.interrupted_s() == 100);
 }
 
 TEST_CASE("time split: records without times count by themselves") {
   TimeSplit time;
   CHECK(time.goodput() == 0);
   time.AddIteration(1, 0, 3, 0, true);
-  time.AddCheckpoint(0, 1, 1);
+  time.AddCheckpoint(0, 1);
   CHECK(time.wall_s() == 4);
   CHECK(time.goodput() == 0.75);
   CHECK(!time.has_times());
