@@ -109,7 +109,9 @@ TEST_CASE(
   const TinyRun tiny;
   const Faulted faulted(tiny);
   const ProgramResult ended =
-      faulted.Run("_exit", "--processes --max-restarts 3 --fault rank=1,iteration=6,kind=exit");
+      faulted.Run("_exit",
+                  "--processes --max-restarts 3 --set checkpoint.background=false --fault "
+                  "rank=1,iteration=6,kind=exit");
   CHECK_MESSAGE(ended.exit_code == 1, ended.output);
   CHECK(NewestCheckpoint(faulted.Out("_exit")) == "iteration_0000004");
   for (const std::string processes : {"", "--processes"}) {
