@@ -6,20 +6,25 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <vector>
 
 #include "engine/base/hash.h"
 #include "engine/base/status.h"
+#include "engine/base/write_observer.h"
 
 namespace engine {
 namespace {
 
 constexpr std::int64_t kHashBlockBytes = std::int64_t{1}
                                          << 20;  // stays in the second-level cache between copy and hash
+
+std::atomic<const WriteObserver*> write_observer = nullptr;
 
 absl::StatusOr<File> Open(const std::string& path, int flags) {
   ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, flags | O_NOFOLLOW));
@@ -28,11 +33,23 @@ absl::StatusOr<File> Open(const std::string& path, int flags) {
 
 }  // namespace
 
+void SetWriteObserver(WriteObserver observer) {
+  static std::vector<std::unique_ptr<const WriteObserver>>
+      all;  // kept: a write on another thread may be calling one
+  write_observer = nullptr;
+  if (!observer) return;
+  all.push_back(std::make_unique<const WriteObserver>(std::move(observer)));
+  write_observer = all.back().get();
+}
+
 File::~File() {
   if (fd_ >= 0) close(fd_);
 }
 
 absl::Status File::WriteAt(const void* data, std::int64_t bytes, std::int64_t offset) const {
+  if (const WriteObserver* observer = write_observer) {
+    if (const int error = (*observer)(path_); error != 0) return SystemError("write", path_, error);
+  }
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t done = pwrite(fd_, from, static_cast<std::size_t>(bytes), offset);

@@ -13,6 +13,7 @@
 #include "engine/backend/cuda/launch/cuda_backend.h"
 #include "engine/backend/cuda/libraries/libraries.h"
 #include "engine/base/cache_folder.h"
+#include "engine/health/nvml.h"
 
 namespace engine::cli {
 namespace {
@@ -73,6 +74,18 @@ absl::StatusOr<OpenedGpu> OpenGpu(const recipe::Recipe& recipe, const DeviceChoi
   return gpu;
 }
 
+// Null where the driver's library does not tell of it: a run does without.
+std::shared_ptr<health::Gpu> OpenHealth(backend::cuda::CudaBackend& backend) {
+  absl::StatusOr<std::unique_ptr<health::Gpu>> gpu =
+      health::Gpu::Open(health::UuidOf(backend.device().Uuid()));
+  return gpu.ok() ? *std::move(gpu) : nullptr;
+}
+
+std::string HealthText(health::Gpu& gpu) {
+  const absl::StatusOr<health::GpuHealth> health = gpu.Health();
+  return health.ok() ? health->Text() : "";
+}
+
 // To NCCL, which refuses two ranks on one GPU of a host, each rank is a host of its own.
 void ShareGpu(const launch::Placement& placement, int visible, state::Device* device) {
   setenv("NCCL_HOSTID", fmt::format("engine-rank-{}", placement.rank).c_str(), /*overwrite=*/1);
@@ -107,6 +120,10 @@ absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   const bool shares = choice.share_gpus && visible > 0 && placement.local_size > visible;
   const int index = visible == 1 ? 0 : shares ? local % visible : local;
   ASSIGN_OR_RETURN(OpenedGpu gpu, OpenGpu(recipe, choice, index));
+  if (const std::shared_ptr<health::Gpu> health = OpenHealth(*gpu.backend)) {
+    gpu.device.health = [health] { return HealthText(*health); };
+    group->WatchGpu(health);
+  }
   if (shares) {
     ShareGpu(placement, visible, &gpu.device);
   } else if (placement.source == launch::kOwnSource && placement.local_size == placement.world) {

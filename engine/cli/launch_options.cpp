@@ -227,22 +227,26 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
       ->check(CLI::Range(1, 255))
       ->type_name("CODE")
       ->group(kProcesses);
-  const auto seconds = [&](const char* name, double* value, const char* text, double least) {
-    command->add_option(name, *value, text)
+  const auto seconds = [&](const char* name, auto* value, const char* text, double least) {
+    return command->add_option(name, *value, text)
         ->check(CLI::Range(least, 1e6))
         ->check([](const std::string& given) {  // which is in every range
           return std::isnan(std::strtod(given.c_str(), nullptr)) ? "Not a number of seconds" : "";
         })
         ->type_name("SECONDS")
-        ->capture_default_str()
         ->group(kProcesses);
   };
   seconds("--join-timeout", &options->join_timeout_s,
-          "How long the ranks wait for each other at the beginning", kLeastTimeout);
+          "How long the ranks wait for each other at the beginning", kLeastTimeout)
+      ->capture_default_str();
   seconds("--heartbeat-timeout", &options->heartbeat_timeout_s, "After how long a silence a rank is lost",
-          kLeastTimeout);
-  seconds("--hang-timeout", &options->hang_timeout_s,
-          "After how long without progress of any rank the run hangs; 0: never", 0);
+          kLeastTimeout)
+      ->capture_default_str();
+  seconds(
+      "--hang-timeout", &options->hang_timeout_s,
+      "After how long without progress of any rank the run hangs; 0: never (default: it is learned from the "
+      "run: docs/processes.md)",
+      0);
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
@@ -307,7 +311,8 @@ launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
   };
   return {.join_timeout = milliseconds(options.join_timeout_s),
           .heartbeat_timeout = milliseconds(options.heartbeat_timeout_s),
-          .hang_timeout = milliseconds(options.hang_timeout_s)};
+          .hang_timeout =
+              options.hang_timeout_s ? std::optional(milliseconds(*options.hang_timeout_s)) : std::nullopt};
 }
 
 int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options,

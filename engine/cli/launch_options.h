@@ -29,9 +29,9 @@ struct LaunchOptions {
   std::string token_file;
   bool all_output = false;
   double join_timeout_s = 120;
-  double heartbeat_timeout_s = 30;
-  double hang_timeout_s = 600;
-  std::int64_t max_restarts = 0;  // of the ranks of this host
+  double heartbeat_timeout_s = 4;
+  std::optional<double> hang_timeout_s = std::nullopt;  // nullopt: learned
+  std::int64_t max_restarts = 0;                        // of the ranks of this host
   int stopped_code = 0;           // the program's, where a signal stopped the run before its end
   std::optional<int> retry_code;  // where another try may go well; otherwise what happened has its own
 };

@@ -69,6 +69,7 @@ ProcessGroup::ProcessGroup(const launch::Placement& placement, const launch::Ren
 }
 
 ProcessGroup::~ProcessGroup() {
+  xids_.reset();  // it speaks to the client
   std::unique_ptr<backend::cpu::ProcessWorld> world;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -104,8 +105,16 @@ absl::StatusOr<launch::Client*> ProcessGroup::Join(const std::string& plan_hash)
     server_ = launch::Server::Start(std::move(listener_), placement_.token, self_, options_);
   ASSIGN_OR_RETURN(client_, launch::Client::Join(placement_.coordinator, placement_.token, self_, options_,
                                                  [this](const absl::Status& why) { OnAbort(why); }));
+  if (gpu_ != nullptr)
+    xids_ = std::make_unique<health::XidWatch>(gpu_, [this](const health::Xid& xid) { OnXid(xid); });
   if (connect_) RETURN_IF_ERROR(connect_());
   return client_.get();
+}
+
+// A call into the driver may never return after an error of the GPU: all ranks end for it now.
+void ProcessGroup::OnXid(const health::Xid& xid) {
+  Print(stderr, "warning: {}: {}\n", self_.device, xid.Text());
+  if (xid.is_fatal) client_->Fail(Internal("{}: {}", self_.device, xid.Text())).IgnoreError();
 }
 
 absl::Status ProcessGroup::ConnectCpu() {

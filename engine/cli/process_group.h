@@ -5,9 +5,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "engine/backend/backend.h"
 #include "engine/backend/cpu/process_world.h"
+#include "engine/health/xid_watch.h"
 #include "engine/launch/environment.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/state/ranks.h"
@@ -31,6 +33,9 @@ class ProcessGroup {
   using MakeCommunicator = std::function<std::unique_ptr<backend::Communicator>(launch::Client* client)>;
   state::Device Attach(state::Device device, const std::string& id, MakeCommunicator communicator);
 
+  // This rank runs on that GPU: once the ranks have met, its errors are told as they come, and one that is the GPU's own ends the run.
+  void WatchGpu(std::shared_ptr<health::Gpu> gpu) { gpu_ = std::move(gpu); }
+
   const launch::Placement& placement() const { return placement_; }
 
   // The run of this rank has ended with an error: all others end too, also those that are yet to come, within
@@ -44,6 +49,7 @@ class ProcessGroup {
   absl::StatusOr<launch::Client*> Join(const std::string& plan_hash);
   absl::Status ConnectCpu();
   void OnAbort(const absl::Status& why);
+  void OnXid(const health::Xid& xid);
 
   const launch::Placement placement_;
   launch::RendezvousOptions options_;
@@ -51,9 +57,11 @@ class ProcessGroup {
   launch::Descriptor listener_;  // of rank 0, until its server has it
   std::unique_ptr<launch::Server> server_;
   std::unique_ptr<launch::Client> client_;
-  bool joined_ = false;                    // or tried to
-  std::function<absl::Status()> connect_;  // to the other ranks, when all are here
-  std::mutex mutex_;                       // guards what follows
+  std::shared_ptr<health::Gpu> gpu_;        // null: nothing is known of it
+  std::unique_ptr<health::XidWatch> xids_;  // from when the ranks have met
+  bool joined_ = false;                     // or tried to
+  std::function<absl::Status()> connect_;   // to the other ranks, when all are here
+  std::mutex mutex_;                        // guards what follows
   std::unique_ptr<backend::cpu::ProcessWorld> world_;
 };
 

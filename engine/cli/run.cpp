@@ -32,6 +32,7 @@ struct RunArguments {
   bool no_graphs = false;
   bool check = false;
   std::int64_t profile = 0;
+  std::vector<std::string> faults;
   recipe::LoadOptions load;
 };
 
@@ -91,6 +92,17 @@ train::StopOptions StopOf(const MaybePlacement& placement) {
           .tells = placement->local_rank == 0};
 }
 
+absl::StatusOr<std::vector<train::Fault>> FaultsOf(const std::vector<std::string>& texts,
+                                                   const recipe::Recipe& recipe) {
+  std::vector<train::Fault> faults;
+  for (const std::string& text : texts) {
+    ASSIGN_OR_RETURN(train::Fault fault, train::ParseFault(text));
+    faults.push_back(std::move(fault));
+  }
+  RETURN_IF_ERROR(train::CheckFaults(faults, recipe));
+  return faults;
+}
+
 int RunRecipe(RunArguments& arguments) {
   OutliveReaders();
   // The log is all that goes there, of this process and of those that it starts.
@@ -127,6 +139,12 @@ int RunRecipe(RunArguments& arguments) {
     options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
     options.own_folder = true;
   }
+  const absl::StatusOr<std::vector<train::Fault>> faults = FaultsOf(arguments.faults, loaded.recipe);
+  if (!faults.ok()) {
+    TellOthers(arguments.launch, placement, faults.status());
+    return Complain(faults.status(), kUsage);
+  }
+  options.faults = *faults;
   // Each GPU has a process of its own; a launcher has made them already.
   const bool needed = !UsesCpu(loaded.recipe, arguments.device) && loaded.recipe.world_size() > 1;
   if (starts || (needed && !placement)) {
@@ -210,6 +228,12 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                    "Time each instruction of so many iterations; writes profile.txt and trace.json, and "
                    "those of rank R in profile-R.txt and trace-R.json")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100}));
+  command
+      ->add_option("--fault", arguments->faults,
+                   "Make a fault, to test what the run does of it: rank=3,iteration=40,at=forward,kind=kill "
+                   "(docs/faults.md); repeatable. The recipe must say [debug] faults = true")
+      ->type_name("FAULT")
+      ->allow_extra_args(false);
   AddLaunchOptions(command, &arguments->launch);
   command
       ->add_flag("--share-gpus", arguments->device.share_gpus,

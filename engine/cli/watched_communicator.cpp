@@ -19,7 +19,7 @@ class WatchedLaunch final : public backend::LaunchAround {
         done_("what comes after " + name) {}
 
   absl::Status Run(const backend::KernelContext& context) override {
-    client_.Progress(waiting_);
+    client_.Progress(waiting_, /*waits=*/true);
     absl::Status status = LaunchAround::Run(context);
     if (status.ok()) client_.Progress(done_);
     return status;
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<backend::Launch>> WatchedCommunicator::Prepare(ba
 }
 
 absl::Status WatchedCommunicator::Connect() {
-  client_.Progress("connecting to the other ranks");
+  client_.Begin(launch::Work::kConnecting, "connecting to the other ranks");
   RETURN_IF_ERROR(inner_->Connect());
   client_.Watch([this] { return inner_->At(); });
   return absl::OkStatus();
@@ -53,13 +53,13 @@ absl::StatusOr<std::int64_t> WatchedCommunicator::Send(std::int64_t peer, std::i
 }
 
 absl::Status WatchedCommunicator::WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) {
-  client_.Progress(fmt::format("transfer {}, to rank {}", channel, peer));
+  client_.Progress(fmt::format("transfer {}, to rank {}", channel, peer), /*waits=*/true);
   return inner_->WaitSent(peer, channel, ticket);
 }
 
 absl::Status WatchedCommunicator::Receive(std::int64_t peer, std::int32_t channel, std::byte* data,
                                           std::int64_t bytes, std::int32_t stream) {
-  client_.Progress(fmt::format("transfer {}, from rank {}", channel, peer));
+  client_.Progress(fmt::format("transfer {}, from rank {}", channel, peer), /*waits=*/true);
   RETURN_IF_ERROR(inner_->Receive(peer, channel, data, bytes, stream));
   client_.Progress(fmt::format("what comes after transfer {}", channel));
   return absl::OkStatus();

@@ -11,6 +11,7 @@ inline constexpr const char* kCheckpointsName = "checkpoints";  // a folder: che
 inline constexpr const char* kTensorBoardName = "tensorboard";  // a folder: metrics/tensorboard.h
 inline constexpr const char* kWandbName = "wandb";              // a folder: metrics/wandb.h
 inline constexpr const char* kOriginName = "origin.json";       // train/origin.h
+inline constexpr const char* kFaultsName = "faults.jsonl";      // train/fault_kit.h
 inline constexpr const char* kOutcomeName = "outcome.json";     // train/outcome.h
 
 }  // namespace engine::driver

@@ -94,6 +94,15 @@ std::int32_t RankExecutor::Resolve(std::int32_t program) const {
   return program == kLargest ? plan_.ProgramOf(plan::ProgramKind::kTrain) : program;
 }
 
+absl::Status RankExecutor::Reach(Moment moment) {
+  if (moment == Moment::kData) has_exchanged_ = false;
+  return options_.on_moment ? options_.on_moment(*this, moment, iteration_) : absl::OkStatus();
+}
+
+absl::Status RankExecutor::ReachExchange() {
+  return std::exchange(has_exchanged_, true) ? absl::OkStatus() : Reach(Moment::kExchange);
+}
+
 absl::Status RankExecutor::FillIncoming(std::int32_t program, const FeedFunction& feed) {
   const plan::ProgramSpec& spec = plan_.ProgramAt(program);
   for (const Chunk& chunk : stage_.chunks) {
@@ -149,6 +158,7 @@ absl::Status RankExecutor::TakeInputs(const Step& step, plan::ProgramKind kind) 
 
 absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, const Running& running) {
   if (step.kind == StepKind::kRun) return RunSegment(step, running);
+  RETURN_IF_ERROR(ReachExchange());
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
   if (step.kind == StepKind::kReceive) {
@@ -210,8 +220,11 @@ absl::Status RankExecutor::RunProgram(const Running& running) {
           Mark(step.stream, computes ? std::optional(Part::kWait) : std::nullopt, nullptr, &step));
     }
     const bool updates = trains && step.segment == stage_.update();
-    if (updates) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
-    if (updates && snapshot_->reserved()) RETURN_IF_ERROR(backend_->AwaitSnapshot());
+    if (updates) {
+      RETURN_IF_ERROR(Reach(Moment::kUpdate));
+      RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
+      if (snapshot_->reserved()) RETURN_IF_ERROR(backend_->AwaitSnapshot());
+    }
     // The update reads gradients that were reduced behind the backward passes.
     if (streams && updates) RETURN_IF_ERROR(JoinExchange());
     RETURN_IF_ERROR(RunStep(step, static_cast<std::int64_t>(i), running));
@@ -264,10 +277,13 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
   ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
   ENGINE_CHECK(!prefetch_.valid() || prefetched_ == program, "inputs of another program were read ahead");
   RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationBegins));
+  iteration_ = iteration;
   const auto asked = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(Reach(Moment::kData));
   ASSIGN_OR_RETURN(const double label_factor,
                    prefetch_.valid() ? prefetch_.get() : ReadInputs(program, feed));
   const std::chrono::duration<double, std::milli> waited = std::chrono::steady_clock::now() - asked;
+  RETURN_IF_ERROR(Reach(Moment::kForward));
   RETURN_IF_ERROR(TakeIncoming());
   std::byte* const control = Address(stage_.control, nullptr, -1);
   const double number = static_cast<double>(iteration);
@@ -363,7 +379,10 @@ absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_
 
 absl::StatusOr<IterationResult> RankExecutor::Evaluate(const Feed& feed) {
   const std::int32_t program = plan_.ProgramOf(plan::ProgramKind::kEvaluate);
+  iteration_ = ExecutorOptions::kNoIteration;
+  RETURN_IF_ERROR(Reach(Moment::kData));
   ASSIGN_OR_RETURN(const double label_factor, ReadInputs(program, feed));
+  RETURN_IF_ERROR(Reach(Moment::kForward));
   RETURN_IF_ERROR(TakeIncoming());
   RETURN_IF_ERROR(RunOrReplay(program, Context(0)));
   std::vector<double> scalars(static_cast<size_t>(stage_.scalars.elements));

@@ -89,6 +89,16 @@ struct IterationResult {
   double data_wait_ms = 0;
 };
 
+class RankExecutor;
+
+// What a rank's host comes to, in this order, in each iteration of a program.
+enum class Moment : std::uint8_t {
+  kData,      // it is about to read its inputs, or to wait for them
+  kForward,   // it has them, and is about to begin the passes
+  kExchange,  // before the first exchange with other ranks
+  kUpdate,    // before the update; not of an evaluation
+};
+
 struct ExecutorOptions {
   // Record the program once and replay it, where the backend can (CUDA graphs), but for programs of long
   // kernels with exchange beside them. Off: launch by launch.
@@ -96,6 +106,10 @@ struct ExecutorOptions {
   // Wait after each instruction and check that what it made is finite; the first that made something else is
   // an error that names it.
   bool check = false;
+  // Called at each moment, on the thread that calls the executor, with the iteration, from 0, or kNoIteration of an evaluation.
+  // kExchange and kUpdate are not told of where a recorded program is replayed. Null: nobody is.
+  static constexpr std::int64_t kNoIteration = -1;
+  std::function<absl::Status(RankExecutor& rank, Moment moment, std::int64_t iteration)> on_moment = nullptr;
 };
 
 // When something ran in a profiled iteration, milliseconds from its beginning.
@@ -148,6 +162,9 @@ class RankExecutor {
   absl::StatusOr<IterationResult> Evaluate(const Feed& feed);
 
   std::int64_t rank() const { return rank_; }
+  const std::string& NameOf(std::int32_t parameter) const {
+    return plan_.parameters[static_cast<size_t>(parameter)].name;
+  }
   const plan::Coordinates& coordinates() const { return coordinates_; }
   const plan::StagePlan& stage() const { return stage_; }
   backend::Backend& backend() { return *backend_; }
@@ -188,6 +205,9 @@ class RankExecutor {
   absl::Status ForkStreams();
   absl::Status JoinStreams();
   std::int32_t Resolve(std::int32_t program) const;  // kLargest too
+  // Tells of the moment, of the iteration that is under way.
+  absl::Status Reach(Moment moment);
+  absl::Status ReachExchange();  // each time; the first is told
   absl::Status RunProgram(const Running& running);
   absl::Status RunOrReplay(std::int32_t program, const backend::KernelContext& context);
   absl::Status RunStep(const plan::Step& step, std::int64_t index, const Running& running);
@@ -251,7 +271,9 @@ class RankExecutor {
     double data_wait_ms = 0;
   };
   std::deque<Results> started_;
-  std::int64_t ended_ns_ = 0;  // the last iteration that was waited for
+  std::int64_t iteration_ = ExecutorOptions::kNoIteration;  // that Reach tells of
+  bool has_exchanged_ = false;                              // in it
+  std::int64_t ended_ns_ = 0;                               // the last iteration that was waited for
   std::future<absl::StatusOr<double>> prefetch_;
   std::int32_t prefetched_ = kLargest;  // the program that its inputs are for
   struct Marked {

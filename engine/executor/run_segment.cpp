@@ -164,6 +164,7 @@ absl::Status RankExecutor::Advance(const Prepared& prepared, Walk* walk) {
   KernelContext context = walk->context;
   const std::int32_t microbatch = MicrobatchOf(*walk->step, instruction);
   context.first_sample = std::max(microbatch, 0) * plan_.microbatch_samples;
+  if (instruction.Exchanges()) RETURN_IF_ERROR(ReachExchange());
   const bool computes = instruction.stream == plan::kComputeStream;
   absl::Status status =
       computes ? RunInstruction(prepared, *walk->step, context) : RunExchange(prepared, context, walk);

@@ -38,7 +38,7 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kChallenge:
       return {true, 2};
     case MessageKind::kProgress:
-      return {true, 3};
+      return {true, 4};
     case MessageKind::kHello:
       return {true, kHelloFields};
   }

@@ -12,13 +12,13 @@ namespace engine::launch {
 
 enum class MessageKind : std::uint8_t {
   // From a rank to the server.
-  kHello = 1,   // kMagic, nonce, rank, world, build, plan hash, device, process, proof (handshake.h)
-  kSet,         // key, value
-  kGet,         // number of the question, key
-  kTake,        // the same, and the key is forgotten
-  kBarrier,     // number of the question, name
-  kProgress,    // counter, what the rank is at, "1" while it may stand still
-  kStop,        // asks for a stop of all ranks
+  kHello = 1,  // kMagic, nonce, rank, world, build, plan hash, device, process, proof (handshake.h)
+  kSet,        // key, value
+  kGet,        // number of the question, key
+  kTake,       // the same, and the key is forgotten
+  kBarrier,    // number of the question, name
+  kProgress,  // counter, what the rank is at, how many ms it may stand still (empty: without end), "1" while it waits for others
+  kStop,      // asks for a stop of all ranks
   kStopAnswer,  // the last iteration that the rank has begun
   kFailed,      // "failed: no data"
   kGoodbye,

@@ -15,7 +15,8 @@
 namespace engine::launch {
 namespace {
 
-constexpr std::size_t kMostNamed = 20;  // ranks in a message
+constexpr std::size_t kMostNamed = 20;                         // ranks in a message
+constexpr Milliseconds kToldAfter = std::chrono::seconds(60);  // that ranks stand still as they may
 
 }  // namespace
 
@@ -30,7 +31,8 @@ void RankWatch::TakeProgress(std::int64_t rank, const std::vector<std::string>& 
   if (counter != standing.counter) standing.still_ticks = 0;
   standing.counter = counter;
   standing.at = fields[1];
-  standing.may_stand_still = fields[2] == "1";
+  standing.limit = fields[2].empty() ? std::nullopt : std::optional(Milliseconds(NumberOf(fields[2])));
+  standing.waits = fields[3] == "1";
 }
 
 void RankWatch::Tick(std::int64_t crowded_out) {
@@ -47,7 +49,7 @@ void RankWatch::Tick(std::int64_t crowded_out) {
     }
   }
   members_.SendToAll(MessageKind::kAlive, {});
-  if (members_.has_started() && options_.hang_timeout.count() > 0) EndIfHanging();
+  if (members_.has_started() && options_.hang_timeout != Milliseconds(0)) EndIfHanging();
 }
 
 void RankWatch::EndForMissing(std::int64_t crowded_out) {
@@ -70,35 +72,52 @@ void RankWatch::EndForMissing(std::int64_t crowded_out) {
                            Text(options_.join_timeout), crowd));
 }
 
-bool RankWatch::AllStandStill() const {
-  for (std::size_t rank = 0; rank < standings_.size(); ++rank) {
-    const bool stands = standings_[rank].still_ticks * tick_ > options_.hang_timeout;
-    if (members_.seats()[rank].left || !stands) return false;
+Milliseconds RankWatch::StillOf(std::int64_t rank) const {
+  return std::chrono::duration_cast<Milliseconds>(standings_[static_cast<std::size_t>(rank)].still_ticks *
+                                                  tick_);
+}
+
+bool RankWatch::AllStandStill(Milliseconds longer_than) const {
+  for (std::int64_t rank = 0; rank < members_.world(); ++rank) {
+    if (members_.seat(rank).left || StillOf(rank) <= longer_than) return false;
   }
   return true;
 }
 
-// Where one rank stands still, the others soon wait for it; so the run hangs when nobody gets on. Of a rank
-// at work of its own nobody knows how long that takes: then it is only said, once, whom all wait for.
+// Where one rank stands still, the others soon wait for it; so the run hangs when nobody gets on for longer than what each is at may
+// take. Who is waited for longer than that of others is only said, once.
 void RankWatch::EndIfHanging() {
-  if (!AllStandStill()) {
+  std::vector<std::int64_t> patient;
+  for (std::int64_t rank = 0; rank < members_.world(); ++rank) {
+    if (members_.seat(rank).left) return;
+    const std::optional<Milliseconds>& limit = StandingOf(rank).limit;
+    if (!limit || StillOf(rank) <= *limit) patient.push_back(rank);
+  }
+  if (patient.empty()) return EndHanging();
+  const Milliseconds told_after = options_.hang_timeout.value_or(kToldAfter);
+  if (!AllStandStill(told_after)) {
     told_of_waiting_ = false;
     return;
   }
-  std::vector<std::int64_t> alone;
-  std::vector<std::int64_t> all;
-  for (std::int64_t rank = 0; rank < members_.world(); ++rank) {
-    if (StandingOf(rank).may_stand_still) alone.push_back(rank);
-    all.push_back(rank);
-  }
-  if (alone.empty()) {
-    return members_.End(fmt::format("the run hangs: no rank got on for {}", Text(options_.hang_timeout)),
-                        Table(all));
-  }
   if (!std::exchange(told_of_waiting_, true)) {
-    Print(stderr, "note: no rank got on for {}; waited for without end:{}\n", Text(options_.hang_timeout),
-          Table(alone));
+    Print(stderr, "note: no rank got on for {}; waited for:{}\n", Text(told_after), Table(patient));
   }
+}
+
+void RankWatch::EndHanging() {
+  Milliseconds longest(0);
+  std::vector<std::int64_t> all;
+  std::vector<std::int64_t> to_blame;  // who waits for nobody
+  for (std::int64_t rank = 0; rank < members_.world(); ++rank) {
+    longest = std::max(longest, *StandingOf(rank).limit);
+    all.push_back(rank);
+    if (!StandingOf(rank).waits) to_blame.push_back(rank);
+  }
+  std::string reason = fmt::format("the run hangs: no rank got on for {}", Text(longest));
+  if (to_blame.size() == 1 && all.size() > 1) {
+    reason += fmt::format("; all others wait for {}", members_.seat(to_blame[0]).facts.Name());
+  }
+  members_.End(reason, Table(all));
 }
 
 // What each of these is at; of very many, those that have stood still longest.
@@ -117,9 +136,8 @@ std::string RankWatch::Table(std::vector<std::int64_t> ranks) const {
   std::string table;
   for (const std::int64_t rank : ranks) {
     const Standing& standing = standing_of(rank);
-    const auto since = std::chrono::duration_cast<Milliseconds>(standing.still_ticks * tick_);
-    table +=
-        fmt::format("\n    {}: for {} at {}", members_.seat(rank).facts.Name(), Text(since), standing.at);
+    table += fmt::format("\n    {}: for {} at {}", members_.seat(rank).facts.Name(), Text(StillOf(rank)),
+                         standing.at);
   }
   if (count > kMostNamed) table += fmt::format("\n    and {} others, for less long", count - kMostNamed);
   return table;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,13 +38,16 @@ class RankWatch {
     std::int64_t counter = -1;
     std::int64_t still_ticks = 0;  // since the counter moved
     std::string at;
-    bool may_stand_still = true;
+    std::optional<Milliseconds> limit = {};  // of the ticks that it may stand still; nullopt: none
+    bool waits = false;                      // for other ranks
   };
 
   Standing& StandingOf(std::int64_t rank) { return standings_[static_cast<std::size_t>(rank)]; }
   void EndForMissing(std::int64_t crowded_out);
-  bool AllStandStill() const;
+  Milliseconds StillOf(std::int64_t rank) const;
+  bool AllStandStill(Milliseconds longer_than) const;
   void EndIfHanging();
+  void EndHanging();
   std::string Table(std::vector<std::int64_t> ranks) const;
 
   const RendezvousOptions options_;
@@ -52,7 +56,7 @@ class RankWatch {
   std::vector<Standing> standings_;  // by rank
   std::int64_t ticks_ = 0;
   bool too_late_ = false;
-  bool told_of_waiting_ = false;  // for ranks at work of their own, since somebody got on
+  bool told_of_waiting_ = false;  // for ranks that may stand still for longer, since somebody got on
 };
 
 }  // namespace engine::launch

@@ -21,6 +21,7 @@
 #include "engine/base/store.h"
 #include "engine/launch/message.h"
 #include "engine/launch/socket.h"
+#include "engine/launch/work.h"
 
 namespace engine::launch {
 
@@ -30,9 +31,11 @@ using Milliseconds = std::chrono::milliseconds;
 inline constexpr Milliseconds kStartSkew = std::chrono::seconds(10);
 
 struct RendezvousOptions {
-  Milliseconds join_timeout = std::chrono::seconds(120);      // all ranks must have come by then
-  Milliseconds heartbeat_timeout = std::chrono::seconds(30);  // a rank so long unheard of is lost
-  Milliseconds hang_timeout = std::chrono::seconds(600);      // so long no rank got on: the run hangs; 0: off
+  Milliseconds join_timeout = std::chrono::seconds(120);  // all ranks must have come by then
+  // A rank so long unheard of is lost. With its ticks (rendezvous_times.h) it is named within 5 s.
+  Milliseconds heartbeat_timeout = std::chrono::seconds(4);
+  // So long no rank got on: the run hangs; 0: off. nullopt: it is learned (work.h).
+  std::optional<Milliseconds> hang_timeout = std::nullopt;
   // Of a server whose run has ended early, for all to hear why. Its process must be gone when a supervisor
   // ends those that do not go by themselves (supervisor.cpp: 5 s).
   Milliseconds linger = std::chrono::seconds(3);
@@ -96,10 +99,15 @@ class Client final : public Store {
   absl::StatusOr<std::vector<std::string>> TakeAll(const std::vector<std::string>& keys);  // in their order
   absl::Status Barrier(const std::string& name);  // returns when all ranks have called it
 
-  // What this rank is at, for the message of a run that hangs. `may_stand_still`: work of this rank alone
-  // that may take as long as it will; until the next call no rank is called hanging, but rank 0 says, after
-  // the hang timeout, who is waited for.
-  void Progress(const std::string& text, bool may_stand_still = false);
+  // This rank begins a unit of this work. `text` says what it is at, for the message of a run that hangs: one whose ranks all stand
+  // still for longer than their work may (work.h). While one of them may still stand, rank 0 says, after a minute, or the hang
+  // timeout, who is waited for.
+  void Begin(Work work, const std::string& text);
+  // It gets on within that. `waits`: for other ranks, so that a run which then hangs is not this one's fault.
+  void Progress(const std::string& text, bool waits = false);
+  // Other work comes between, until Resume; one at a time.
+  void Suspend(Work work, const std::string& text);
+  void Resume();
   // `at` says what this rank's device is at, for the same message, and is called from the client's thread; it
   // may not call the client. Null: nobody says. When Watch returns, what was there before is called no more.
   void Watch(std::function<std::string()> at);
@@ -134,6 +142,8 @@ class Client final : public Store {
   void TakeIn(const WireMessage& message);
   void Send(const WireMessage& message);  // with the mutex held, as the next two
   void SendProgress();
+  template <typename Change>
+  void MoveOn(const std::string& text, bool waits, const Change& change);  // which changes limits_
   std::string At() const;
   void Wake() const;
   void End(const std::string& reason, bool may_try_again = false);
@@ -160,8 +170,10 @@ class Client final : public Store {
   std::map<std::int64_t, std::optional<std::string>> answers_;  // of open questions
   std::int64_t progress_counter_ = 0;
   std::string progress_;
+  std::string suspended_progress_;
+  bool waits_ = false;  // for other ranks
   std::function<std::string()> at_;
-  bool may_stand_still_ = true;
+  WorkLimits limits_;
   std::atomic<bool> stop_wanted_ = false;  // by this rank
   bool stop_asked_ = false;                // the server has been told so
   bool stop_question_ = false;             // by the server; no iteration begins until its answer

@@ -87,7 +87,8 @@ Client::Client(Descriptor socket, const std::string& token, const Member& self,
       coordinator_process_("its process"),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       stream_(std::move(socket)),
-      progress_("the beginning") {
+      progress_("the beginning"),
+      limits_(options.hang_timeout) {
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -173,16 +174,42 @@ absl::StatusOr<std::vector<std::string>> Client::TakeAll(const std::vector<std::
 }
 absl::Status Client::Barrier(const std::string& name) { return Ask(MessageKind::kBarrier, name).status(); }
 
-void Client::Progress(const std::string& text, bool may_stand_still) {
+template <typename Change>
+void Client::MoveOn(const std::string& text, bool waits, const Change& change) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const bool was_endless = !limits_.Limit();
+  change();
   ++progress_counter_;
   progress_ = text;
-  if (std::exchange(may_stand_still_, may_stand_still) == may_stand_still || !end_.ok()) return;
+  waits_ = waits;
+  if (was_endless == !limits_.Limit() || !end_.ok()) return;
   SendProgress();  // not at the next tick: a process that is stopped before would be waited for without end
 }
 
+void Client::Begin(Work work, const std::string& text) {
+  MoveOn(text, /*waits=*/false, [&] { limits_.Begin(work, Clock::now()); });
+}
+
+void Client::Progress(const std::string& text, bool waits) {
+  MoveOn(text, waits, [] {});
+}
+
+void Client::Suspend(Work work, const std::string& text) {
+  MoveOn(text, /*waits=*/false, [&] {
+    suspended_progress_ = progress_;
+    limits_.Suspend(work);
+  });
+}
+
+void Client::Resume() {
+  MoveOn(suspended_progress_, /*waits=*/false, [&] { limits_.Resume(); });
+}
+
 void Client::SendProgress() {
-  Send({MessageKind::kProgress, {std::to_string(progress_counter_), At(), may_stand_still_ ? "1" : "0"}});
+  const std::optional<Milliseconds> limit = limits_.Limit();
+  Send({MessageKind::kProgress,
+        {std::to_string(progress_counter_), At(), limit ? std::to_string(limit->count()) : "",
+         waits_ ? "1" : "0"}});
 }
 
 void Client::Watch(std::function<std::string()> at) {

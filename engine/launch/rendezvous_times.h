@@ -10,13 +10,14 @@
 
 namespace engine::launch {
 
-inline constexpr const char* kMagic = "engine rendezvous 2";  // the number is the protocol's version
+inline constexpr const char* kMagic = "engine rendezvous 3";  // the number is the protocol's version
 
 // How often each end says that it lives, and looks whether the others do.
 inline Milliseconds TickOf(const RendezvousOptions& options) {
   constexpr int kPerTimeout = 8;
   Milliseconds shortest = std::min(options.heartbeat_timeout, options.join_timeout);
-  if (options.hang_timeout.count() > 0) shortest = std::min(shortest, options.hang_timeout);
+  if (options.hang_timeout && options.hang_timeout->count() > 0)
+    shortest = std::min(shortest, *options.hang_timeout);
   return std::clamp(shortest / kPerTimeout, Milliseconds(10), Milliseconds(1000));
 }
 

@@ -122,6 +122,15 @@ struct Lines {
   }
 };
 
+// By proc(5): the state follows the program's name, which is in brackets.
+bool IsStopped(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && line.substr(name_end + 1, 2) == " T";
+}
+
 struct Child {
   std::int64_t rank = 0;
   pid_t pid = 0;
@@ -305,6 +314,7 @@ class Supervisor {
     if (next_signal_ == 0) {
       next_signal_ = SIGTERM;
       next_moment_ = Clock::now() + kOwnEnd;
+      EndStopped();
     }
     const bool by_itself = code != codes_.peer_lost && child.signals_sent == 0;
     if (code_ != 0 && (code_ != codes_.peer_lost || !by_itself)) return;
@@ -355,18 +365,26 @@ class Supervisor {
     if (report_.joinable()) report_.join();
   }
 
+  static void End(Child& child, int number) {
+    kill(child.pid, number);
+    if (child.signals_sent++ > 0) return;
+    Print(stderr, "engine run: rank {} (pid {}) did not end by itself: it is ended\n", child.rank, child.pid);
+  }
+
   void EndTheRest() {
     if (next_signal_ == 0 || Clock::now() < next_moment_) return;
     for (Child& child : children_) {
-      if (!child.running) continue;
-      kill(child.pid, next_signal_);
-      if (child.signals_sent++ == 0) {
-        Print(stderr, "engine run: rank {} (pid {}) did not end by itself: it is ended\n", child.rank,
-              child.pid);
-      }
+      if (child.running) End(child, next_signal_);
     }
     next_signal_ = SIGKILL;
     next_moment_ = Clock::now() + kTermEnd;
+  }
+
+  // Those that a signal has stopped cannot end by themselves.
+  void EndStopped() {
+    for (Child& child : children_) {
+      if (child.running && IsStopped(child.pid)) End(child, SIGKILL);
+    }
   }
 
   SupervisorOptions& options_;

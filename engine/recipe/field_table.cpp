@@ -737,6 +737,10 @@ Rows ClusterRows() {
           .Doc("Which experts tokens go to, whatever a router says: even, each expert equally often; zipf, "
                "expert "
                "e about as (e + 1)^-0.7. For measurements of speed alone; model: those that routers choose."),
+      FIELD(debug.faults)
+          .Doc("Whether engine run takes --fault, which makes faults on purpose to test what a run does of "
+               "them "
+               "(docs/faults.md)."),
   };
 }
 
@@ -778,7 +782,7 @@ std::vector<TableDoc> MakeTables() {
       {"cluster", "The machines that the recipe is for."},
       {"launch", "What engine launch asks a scheduler for; training does not depend on it."},
       {"check", "What engine check passes over."},
-      {"debug", "What measurements ask for, and no training."},
+      {"debug", "What measurements and tests ask for, and no training."},
   };
 }
 

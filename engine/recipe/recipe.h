@@ -306,9 +306,10 @@ struct Check {
   std::vector<std::string> allow;  // codes of warnings that are meant
 };
 
-// What measurements ask for, and no training.
+// What measurements and tests ask for, and no training.
 struct Debug {
   std::string router = "model";  // model | even | zipf: which experts tokens go to (engine/ops/route.cpp)
+  bool faults = false;           // whether engine run --fault is taken (engine/train/fault.h)
 };
 
 // Where a resolved value comes from.

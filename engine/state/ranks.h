@@ -28,6 +28,8 @@ struct Device {
   std::string memory_source = "this machine has";  // whose number that is, before "8 GiB of memory"
   // Memory in use on this process's device, by all that run there; null, or nullopt: not known.
   std::function<std::optional<std::int64_t>()> used_bytes = {};
+  // What explains a slow device, in words: clock, temperature, power (health/nvml.h); empty where nothing is known. Null: nobody knows.
+  std::function<std::string()> health = {};
   // Where ranks are processes: the rank that this one is, and what meets the others, whose plan must be the
   // same. Called once, before the calls above.
   std::optional<std::int64_t> rank;

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace engine::train {
@@ -11,7 +12,43 @@ std::string BusyKey(std::int64_t rank, std::int64_t iteration) {
   return fmt::format("busy time of rank {} in iteration {}", rank, iteration);
 }
 
+constexpr double kHealthMs = 5000;  // so old may be what a device's health was found to be
+
+// What a rank says of a logged iteration: its busy time in ms, and its device's health, in words.
+struct OfRank {
+  double busy_ms = 0;
+  std::string health;
+};
+
+std::string TextOf(const OfRank& of) { return fmt::format("{} {}", of.busy_ms, of.health); }
+
+OfRank OfRankIn(const std::string& text) {
+  const std::size_t space = text.find(' ');
+  return {std::strtod(text.c_str(), nullptr), space == std::string::npos ? "" : text.substr(space + 1)};
+}
+
 }  // namespace
+
+std::string IterationLog::Health() {
+  if (!run_.device.health) return "";
+  if (!health_at_ || MillisecondsSince(*health_at_) > kHealthMs) {
+    health_ = run_.device.health();
+    health_at_ = Clock::now();
+  }
+  return health_;
+}
+
+void IterationLog::TellSlow(const IterationReport& report, const std::vector<std::string>& health) {
+  for (const SlowRanks::Slow& slow : slow_.Add(report.rank_busy_ms)) {
+    const std::string& device = health[static_cast<size_t>(slow.rank)];
+    run_.reporter->Warn(
+        fmt::format("rank {} is slow: its passes take {:.1f} times as long as the median of the ranks, in {} "
+                    "of the last {} logged "
+                    "iterations{}",
+                    slow.rank, slow.factor, SlowRanks::kOften, SlowRanks::kWindow,
+                    device.empty() ? "" : "; its GPU: " + device));
+  }
+}
 
 absl::Status IterationLog::Report(IterationReport report,
                                   const std::vector<executor::IterationResult>& results) {
@@ -23,14 +60,15 @@ absl::Status IterationLog::Report(IterationReport report,
     for (const executor::IterationResult& result : results) report.rank_busy_ms.push_back(result.busy_ms);
     if (!run_.Leads()) {
       return run_.processes->Set(BusyKey(*run_.device.rank, report.iteration),
-                                 fmt::format("{}", report.rank_busy_ms[0]));
+                                 TextOf({report.rank_busy_ms[0], Health()}));
     }
     if (run_.processes != nullptr) {
       logged_ = std::move(report);
       return absl::OkStatus();
     }
   }
-  if (run_.reporter != nullptr) run_.reporter->Iteration(report);
+  run_.Tell(report);
+  if (run_.reporter != nullptr) TellSlow(report, std::vector<std::string>(report.rank_busy_ms.size()));
   return absl::OkStatus();
 }
 
@@ -45,11 +83,17 @@ absl::Status IterationLog::Flush() {
   const absl::StatusOr<std::vector<std::string>> times = run_.processes->TakeAll(keys);
   if (!times.ok()) {  // the run has ended; what is known of the iteration is still told
     report.rank_busy_ms.clear();
-    run_.reporter->Iteration(report);
+    run_.Tell(report);
     return times.status();
   }
-  for (const std::string& time : *times) report.rank_busy_ms.push_back(std::strtod(time.c_str(), nullptr));
-  run_.reporter->Iteration(report);
+  std::vector<std::string> health = {Health()};
+  for (const std::string& text : *times) {
+    OfRank of = OfRankIn(text);
+    report.rank_busy_ms.push_back(of.busy_ms);
+    health.push_back(std::move(of.health));
+  }
+  run_.Tell(report);
+  TellSlow(report, health);
   return absl::OkStatus();
 }
 

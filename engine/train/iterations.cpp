@@ -135,7 +135,7 @@ absl::Status Iterations::Finish() {
   position_.schedule_samples += (result.steps - position_.optimizer_steps) * started.global_batch;
   position_.optimizer_steps = result.steps;
   if (report.nan) {
-    if (run_.reporter != nullptr) run_.reporter->Iteration(report);
+    run_.Tell(report);
     return absl::DataLossError(fmt::format(
         "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
         "[optimizer] learning_rate or a longer warm-up may help",

@@ -10,6 +10,7 @@
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/run_folder.h"
 #include "engine/train/evaluation.h"
+#include "engine/train/fault_kit.h"
 #include "engine/train/iterations.h"
 #include "engine/train/origin.h"
 #include "engine/train/outcome.h"
@@ -90,6 +91,7 @@ class Training {
                      data::Source::Open(run_.recipe, (fs::path(run_.options.out) / "indices").string()));
     ASSIGN_OR_RETURN(run_.plan, driver::CompileRecipe(run_.recipe, {.profile = device.profile}));
     RETURN_IF_ERROR(CheckFast(run_.recipe, run_.plan));
+    RETURN_IF_ERROR(CheckFaultTensors(run_.options.faults, run_.plan));
     const plan::Plan& plan = run_.plan;
     if (!device.rank) return CheckMemory(run_, ArenasBytes(plan), plan.mesh.world());
     ASSIGN_OR_RETURN(run_.processes, device.join(plan.hash));
@@ -106,13 +108,41 @@ class Training {
     return retention_.Prune();  // where the run before was killed after its last save
   }
 
+  // Those of the run, with who is told of the moments of an iteration.
+  absl::StatusOr<executor::ExecutorOptions> MakeExecutorOptions() {
+    executor::ExecutorOptions options = run_.options.executor;
+    if (!run_.options.faults.empty()) {
+      ASSIGN_OR_RETURN(faults_, FaultKit::Open(run_.options.faults, run_.options.out));
+      options.record = false;  // a replayed program tells of no moment within it
+    }
+    options.on_moment = [this](executor::RankExecutor& rank, executor::Moment moment,
+                               std::int64_t iteration) {
+      const bool evaluates = iteration == executor::ExecutorOptions::kNoIteration;
+      if (run_.processes != nullptr) AnnounceMoment(moment, evaluates, iteration + 1);
+      if (faults_ == nullptr || evaluates) return absl::OkStatus();
+      return faults_->At(rank, moment, iteration + 1);
+    };
+    return options;
+  }
+
+  // `iteration`: from 1.
+  void AnnounceMoment(executor::Moment moment, bool evaluates, std::int64_t iteration) {
+    const auto of = [&](const char* what) {
+      return evaluates ? fmt::format("{} an evaluation", what)
+                       : fmt::format("{} iteration {}", what, iteration);
+    };
+    if (moment == executor::Moment::kData) run_.Begin(launch::Work::kData, of("the data of"));
+    if (moment == executor::Moment::kForward)
+      run_.Begin(evaluates ? launch::Work::kEvaluation : launch::Work::kIteration, of("the passes of"));
+  }
+
   absl::Status TrainFrom(const std::optional<ResumePoint>& resume, const std::optional<StartPoint>& start) {
     const auto begin = Clock::now();
-    run_.AloneAt("preparing kernels");
-    ASSIGN_OR_RETURN(run_.ranks,
-                     state::Ranks::Create(run_.plan, run_.device, run_.Seed(), run_.options.executor));
+    run_.Begin(launch::Work::kAlone, "preparing kernels");
+    ASSIGN_OR_RETURN(const executor::ExecutorOptions options, MakeExecutorOptions());
+    ASSIGN_OR_RETURN(run_.ranks, state::Ranks::Create(run_.plan, run_.device, run_.Seed(), options));
     const double kernels_ms = MillisecondsSince(begin);
-    run_.AloneAt("the first weights");
+    run_.Begin(launch::Work::kAlone, "the first weights");
     ASSIGN_OR_RETURN(const Position position, LoadState(run_, resume, start));
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
     Iterations iterations(run_, stop_, position);
@@ -170,7 +200,10 @@ class Training {
     const absl::Status profiled = iterations.WriteProfiles();
     if (saved != position.iteration) RETURN_IF_ERROR(saver.Save(position));
     RETURN_IF_ERROR(saver.Finish());
-    run_.AloneAt("the end");
+    run_.Begin(launch::Work::kAlone, "the end");
+    if (faults_ != nullptr) {
+      for (const auto& rank : run_.ranks->executors()) faults_->TellMissed(rank->rank());
+    }
     RETURN_IF_ERROR(profiled);
     if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
     return absl::OkStatus();
@@ -202,6 +235,7 @@ class Training {
   RunEnd end_;
   checkpoint::Retention retention_;
   StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
+  std::unique_ptr<FaultKit> faults_;  // null: none are to be made
   RunContext run_;
 };
 

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/base/status.h"
 #include "engine/recipe/recipe.h"
 #include "engine/state/ranks.h"
+#include "engine/train/fault.h"
 #include "engine/train/stop_signals.h"
 
 namespace engine::train {
@@ -18,6 +20,7 @@ struct RunOptions {
   std::int64_t profile = 0;  // iterations to time instruction by instruction, after a few of warm-up
   executor::ExecutorOptions executor = {};
   StopOptions stop = {};
+  std::vector<Fault> faults = {};  // that CheckFaults has found right
 };
 
 struct RunEnd {

@@ -10,8 +10,16 @@ void RunContext::Say(const std::string& text) const {
   if (reporter != nullptr) reporter->Line(text);
 }
 
-void RunContext::AloneAt(const std::string& work) const {
-  if (processes != nullptr) processes->Progress(work, /*may_stand_still=*/true);
+void RunContext::Begin(launch::Work work, const std::string& text) const {
+  if (processes != nullptr) processes->Begin(work, text);
+}
+
+// Whoever reads the log may let it wait.
+void RunContext::Tell(const IterationReport& report) const {
+  if (reporter == nullptr) return;
+  if (processes != nullptr) processes->Suspend(launch::Work::kFiles, "writing log and metrics");
+  reporter->Iteration(report);
+  if (processes != nullptr) processes->Resume();
 }
 
 absl::Status RunContext::OnDevice(const absl::Status& status, const std::string& work,

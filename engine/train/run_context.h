@@ -41,8 +41,10 @@ struct RunContext {
   size_t IndexOf(const executor::RankExecutor& rank) const;
 
   void Say(const std::string& text) const;
-  // Work whose time says nothing about the other ranks.
-  void AloneAt(const std::string& work) const;
+  // This rank begins work of this kind, as `text` says: whoever waits for it learns how long that may take (launch/work.h).
+  void Begin(launch::Work work, const std::string& text) const;
+  // The report of an iteration, by whoever speaks for the run.
+  void Tell(const IterationReport& report) const;
   // An error of the device's work, with what would say more. A GPU's error comes up in a call after the one
   // that caused it, and spoils all later ones.
   absl::Status OnDevice(const absl::Status& status, const std::string& work,

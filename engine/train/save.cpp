@@ -76,7 +76,8 @@ checkpoint::Metadata Saver::MetadataAt(const Position& position) const {
 
 template <typename T>
 void Saver::Wait(const std::future<T>& future) {
-  run_.AloneAt(fmt::format("saving the checkpoint of iteration {}", under_way_->iteration));
+  run_.Begin(launch::Work::kSaving,
+             fmt::format("saving the checkpoint of iteration {}", under_way_->iteration));
   const auto start = Clock::now();
   future.wait();
   stall_ms_ += MillisecondsSince(start);
@@ -100,7 +101,9 @@ absl::Status Saver::Save(const Position& position) {
 
 absl::Status Saver::Begin(const Position& position) {
   const auto start = Clock::now();
-  if (!background()) run_.AloneAt(fmt::format("saving the checkpoint of iteration {}", position.iteration));
+  if (!background())
+    run_.Begin(launch::Work::kSaving,
+               fmt::format("saving the checkpoint of iteration {}", position.iteration));
   RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
   stall_ms_ += MillisecondsSince(start);
   std::promise<absl::StatusOr<double>> written;

@@ -325,7 +325,7 @@ def garbage(bench):
         text = b"\x01" + b"".join(struct.pack("<I", len(field)) + field for field in fields)
         return struct.pack("<I", len(text)) + text
 
-    hello = frame(b"engine rendezvous 2", b"nonce", b"1", b"2", b"", b"", b"", b"", b"guessed")
+    hello = frame(b"engine rendezvous 3", b"nonce", b"1", b"2", b"", b"", b"", b"", b"guessed")
     for what, noise in (("noise", bench.random.randbytes(4096)), ("a frame without end", b"\xff" * 8),
                         ("a wrong token", hello)):
         def knock(stranger, noise=noise):

@@ -9,7 +9,7 @@
 
 namespace engine::launch {
 
-inline constexpr const char* kProtocol = "engine rendezvous 2";
+inline constexpr const char* kProtocol = "engine rendezvous 3";
 
 // The next message, which must come within 10 s.
 WireMessage Receive(FrameStream& stream);

@@ -316,37 +316,41 @@ TEST_CASE("rendezvous: a run that hangs is ended with what each rank is at") {
   Client& first = *world.clients[0].value();
   Client& second = *world.clients[1].value();
   StandardError error;
-  first.Progress("all_reduce loss");
-  second.Progress("saving", /*may_stand_still=*/true);
+  first.Begin(Work::kIteration, "the first pass");
+  first.Progress("all_reduce loss", /*waits=*/true);
+  second.Begin(Work::kSaving, "saving");
   std::this_thread::sleep_for(Milliseconds(1200));
   CHECK(first.status().ok());  // the other one is only slow, which is said once
   const std::string waiting = error.Restore();
-  CHECK_MESSAGE(
-      waiting.starts_with("note: no rank got on for 0.4 s; waited for without end:\n    rank 1 (host, "
-                          "pid 101): for "),
-      waiting);
+  CHECK_MESSAGE(waiting.starts_with("note: no rank got on for 0.4 s; waited for:\n    rank 1 (host, "
+                                    "pid 101): for "),
+                waiting);
   CHECK(waiting.ends_with(" at saving\n"));
   CHECK(std::count(waiting.begin(), waiting.end(), '\n') == 2);
   const Clock::time_point begin = Clock::now();
   while (Clock::now() - begin < Milliseconds(800)) {  // it gets on
-    second.Progress("send h");
+    second.Begin(Work::kIteration, "send h");
     std::this_thread::sleep_for(Milliseconds(50));
   }
   CHECK(first.status().ok());
   second.Watch([] { return std::string("its GPU is in reduce h.3"); });
   world.AwaitEndOfAll();
   const std::string reason = Message(first.status());
-  CHECK(reason.starts_with("the run hangs: no rank got on for 0.4 s\n    rank 0 (host, pid 100): for "));
+  CHECK(
+      reason.starts_with("the run hangs: no rank got on for 0.4 s; all others wait for rank 1 (host, pid 101)"
+                         "\n    rank 0 (host, pid 100): for "));
   CHECK(reason.find(" at all_reduce loss\n    rank 1 (host, pid 101): for ") != std::string::npos);
   CHECK(reason.ends_with(" at send h; its GPU is in reduce h.3"));
-  CHECK(Message(second.status()) == "the run hangs: no rank got on for 0.4 s; rank 0 says what each is at");
+  CHECK(Message(second.status()) ==
+        "the run hangs: no rank got on for 0.4 s; all others wait for rank 1 (host, pid 101); rank 0 says "
+        "what each is at");
 }
 
 TEST_CASE("rendezvous: of very many ranks that hang, those are named that have stood still longest") {
   World world(22, {.hang_timeout = kFast});
   world.JoinAll();
   world.OnAll([](Client& client, std::int64_t rank) {
-    client.Progress(fmt::format("work {}", rank));
+    client.Begin(Work::kIteration, fmt::format("work {}", rank));
     std::this_thread::sleep_for(Milliseconds(200));
     if (rank < 2) client.Progress("late");
   });
