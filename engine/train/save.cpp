@@ -21,8 +21,14 @@ bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
-absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<ResumePoint>& resume,
+absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Position>& kept,
+                                   const std::optional<ResumePoint>& resume,
                                    const std::optional<StartPoint>& start) {
+  if (kept) {
+    RETURN_IF_ERROR(
+        run.ranks->Run([](executor::RankExecutor& rank) { return rank.memory_checkpoint().Restore(); }));
+    return *kept;
+  }
   Position position;
   if (resume) position = Position::Of(resume->reader.metadata(), run.plan.global_batch);
   RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
@@ -76,7 +82,8 @@ checkpoint::Metadata Saver::MetadataAt(const Position& position) const {
 
 template <typename T>
 void Saver::Wait(const std::future<T>& future) {
-  run_.Begin(launch::Work::kSaving, fmt::format("saving the checkpoint of iteration {}", under_way_->iteration));
+  run_.Begin(launch::Work::kSaving,
+             fmt::format("saving the checkpoint of iteration {}", under_way_->iteration));
   const auto start = Clock::now();
   future.wait();
   stall_ms_ += MillisecondsSince(start);
@@ -100,7 +107,9 @@ absl::Status Saver::Save(const Position& position) {
 
 absl::Status Saver::Begin(const Position& position) {
   const auto start = Clock::now();
-  if (!background()) run_.Begin(launch::Work::kSaving, fmt::format("saving the checkpoint of iteration {}", position.iteration));
+  if (!background())
+    run_.Begin(launch::Work::kSaving,
+               fmt::format("saving the checkpoint of iteration {}", position.iteration));
   RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
   stall_ms_ += MillisecondsSince(start);
   std::promise<absl::StatusOr<double>> written;
