@@ -104,8 +104,10 @@ class Backend {
   // The host's memory for copies of the rank's state that are made beside computation: called once, before the first launch.
   // Error: the host has not so much.
   virtual absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) = 0;
+  // Makes memory that is there already fit for such copies; before the first launch. Error: the system does not let it be pinned.
+  virtual absl::Status PinSnapshot(std::byte* memory, std::int64_t bytes) = 0;
   // Copies the state that all launches so far leave: `at_once` before what is launched next, `beside` while that runs. It is not
-  // called while copies of an earlier call are under way.
+  // called while launches that wait for copies (AwaitSnapshot) are under way; copies of several calls are made in their order.
   virtual absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
                                      std::span<const SnapshotCopy> beside) = 0;
   // Makes what is launched from now on wait until all copies that were begun are done. The wait may be recorded.

@@ -1,13 +1,16 @@
 #include "engine/cli/launch_options.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -113,8 +116,9 @@ absl::Status CheckOthersCanCome(const LaunchOptions& options, const launch::Supe
 
 // The ranks of this host, from their start to their end. Error: they could not be started.
 absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, const LaunchOptions& options,
-                                              const std::string& out) {
+                                              const std::string& out, const std::vector<int>& memory_files) {
   ASSIGN_OR_RETURN(launch::SupervisorOptions supervisor, Prepare(recipe, options));
+  supervisor.memory_files = memory_files;
   const bool has_rank_0 = supervisor.first_rank == 0;
   if (has_rank_0) {
     const auto known_by = options.awaits_name ? launch::Clock::now() + RendezvousOf(options).join_timeout
@@ -129,6 +133,19 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   if (has_rank_0 && end.code != 0 && end.code != kStopped)
     train::FinishOutcome(out, recipe.iterations(), end.verdict, MayGoWell(end.code));
   return end;
+}
+
+// Of each rank of this host, memory that it leaves behind when it ends; none where nothing would be started again from it.
+absl::StatusOr<std::vector<launch::Descriptor>> MakeMemoryFiles(const recipe::Recipe& recipe,
+                                                                const LaunchOptions& options) {
+  std::vector<launch::Descriptor> files;
+  if (!recipe.checkpoint.memory || options.max_restarts == 0) return files;
+  for (std::int64_t rank = 0; rank < recipe.world_size() / options.nodes; ++rank) {
+    files.emplace_back(memfd_create("engine state", MFD_CLOEXEC));
+    if (!files.back().open())
+      return ResourceExhausted("there is no file in memory for a rank's state: {}", std::strerror(errno));
+  }
+  return files;
 }
 
 // Waits so long, or until a signal asks for a stop, and says whether one did. No rank runs meanwhile: what the newest checkpoint has is
@@ -326,9 +343,16 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
   if (const absl::Status status = train::Check(recipe, ProfileOf(recipe, device)); !status.ok()) {
     return refuse(status, kFailed);
   }
-  Restarts restarts(train::CheckpointRoot(out), options.max_restarts);
+  const absl::StatusOr<std::vector<launch::Descriptor>> memories = MakeMemoryFiles(recipe, options);
+  if (!memories.ok()) return refuse(memories.status(), kFailed);
+  std::vector<int> memory_files;
+  for (const launch::Descriptor& memory : *memories) memory_files.push_back(memory.number());
+  Restarts restarts({.checkpoints = train::CheckpointRoot(out),
+                     .most = options.max_restarts,
+                     .alone = options.nodes == 1,
+                     .memory_files = memory_files});
   for (;;) {
-    const absl::StatusOr<launch::SupervisedEnd> end = RunOnce(recipe, options, out);
+    const absl::StatusOr<launch::SupervisedEnd> end = RunOnce(recipe, options, out, memory_files);
     if (!end.ok()) {  // a name that is not known yet is no fault of the recipe's
       return FinalCode(Complain(end.status(), options.awaits_name ? kPeerLost : kFailed), options);
     }
@@ -338,9 +362,10 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
       if (!restarts.why().empty()) Print(stderr, "engine run: not started again: {}\n", restarts.why());
       return FinalCode(end->code, options);
     }
-    Print(stderr, "engine run: {}; restart {} of {} in {} s\n",
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(*pause).count();
+    Print(stderr, "engine run: {}; restart {} of {} {}\n",
           end->verdict.empty() ? "a rank of another host was lost" : end->verdict, restarts.count(),
-          restarts.most(), std::chrono::duration_cast<std::chrono::seconds>(*pause).count());
+          restarts.most(), seconds == 0 ? "at once" : fmt::format("in {} s", seconds));
     if (StopComesWithin(*pause)) return FinalCode(kStopped, options);
   }
 }

@@ -108,6 +108,20 @@ std::string CheckpointText(const plan::Plan& plan, const recipe::Recipe& recipe,
   return text + "\n";
 }
 
+// The same of copies in the host's memory, and how often they are made.
+std::string MemoryCheckpointText(const plan::Plan& plan, const recipe::Recipe& recipe,
+                                 const predict::Prediction& prediction) {
+  if (!recipe.checkpoint.memory) return "";
+  const predict::MemoryCheckpointPrediction memory = predict::PredictMemoryCheckpoint(plan, recipe);
+  std::string text = fmt::format(
+      "\ncheckpoints in the host's memory: two copies of the state, {} of a rank{}; after every {}",
+      FormatBytes(memory.bytes), plan.mesh.world() > 1 ? " at most" : "",
+      memory.interval == 1 ? "iteration" : fmt::format("{} iterations", memory.interval));
+  if (prediction.has_times())
+    text += fmt::format(", which makes training slower by {:.2f} %", 100 * memory.slower);
+  return text + "\n";
+}
+
 std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
   if (arguments.json) return JsonText(plan, recipe, arguments);
   if (arguments.full) return FullText(plan, arguments.rank);
@@ -115,7 +129,8 @@ std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const Pla
   std::string text = plan::Summary(plan) + DeviceMemory(plan, recipe) +
                      predict::PredictionText(plan, recipe.cluster, prediction) +
                      predict::ExpertsText(plan, recipe.cluster, prediction) +
-                     CheckpointText(plan, recipe, prediction);
+                     CheckpointText(plan, recipe, prediction) +
+                     MemoryCheckpointText(plan, recipe, prediction);
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
   return text;
 }

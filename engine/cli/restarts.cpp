@@ -1,38 +1,54 @@
 #include "engine/cli/restarts.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <utility>
+#include <limits>
 #include <vector>
 
 #include "engine/checkpoint/store.h"
+#include "engine/executor/memory_checkpoint.h"
 
 namespace engine::cli {
 
-Restarts::Restarts(std::string checkpoints, std::int64_t most)
-    : checkpoints_(std::move(checkpoints)), most_(most), newest_(Newest()) {}
+Restarts::Restarts(const RestartOptions& options) : options_(options), newest_(Newest()) {}
 
 std::optional<std::chrono::milliseconds> Restarts::Next() {
-  if (most_ == 0) return std::nullopt;
+  if (options_.most == 0) return std::nullopt;
   const std::int64_t newest = Newest();
-  in_vain_ = newest > newest_ ? 1 : in_vain_ + 1;
+  const bool gets_on = newest > newest_;
+  in_vain_ = gets_on ? 1 : in_vain_ + 1;
   newest_ = newest;
   if (in_vain_ >= kMostInVain) {
     why_ = fmt::format("{} failures without a checkpoint between them", in_vain_);
-  } else if (count_ == most_) {
-    why_ = fmt::format("all {} restarts are used up", most_);
+  } else if (count_ == options_.most) {
+    why_ = fmt::format("all {} restarts are used up", options_.most);
   }
   if (!why_.empty()) return std::nullopt;
   ++count_;
+  if (in_vain_ == kMostInVain - 1) ForgetMemory();
   constexpr std::chrono::milliseconds kFirst = std::chrono::seconds(1);
   constexpr std::chrono::milliseconds kLongest = std::chrono::minutes(1);
+  if (gets_on && options_.alone) return std::chrono::milliseconds(0);
   return std::min(kLongest, kFirst * (1 << (in_vain_ - 1)));
 }
 
 std::int64_t Restarts::Newest() const {
-  const absl::StatusOr<std::vector<std::int64_t>> iterations = checkpoint::ListIterations(checkpoints_);
-  return iterations.ok() && !iterations->empty() ? iterations->back() : -1;
+  const absl::StatusOr<std::vector<std::int64_t>> iterations =
+      checkpoint::ListIterations(options_.checkpoints);
+  const std::int64_t on_disk = iterations.ok() && !iterations->empty() ? iterations->back() : -1;
+  std::int64_t in_memory = options_.memory_files.empty() ? -1 : std::numeric_limits<std::int64_t>::max();
+  for (const int file : options_.memory_files) {
+    const std::vector<executor::MemoryCheckpoint::Kept> kept = executor::MemoryCheckpoint::In(file);
+    in_memory = std::min(in_memory, kept.empty() ? -1 : kept.back().iteration);
+  }
+  return std::max(on_disk, in_memory);
+}
+
+// What has led to two failures at the same place may be the state itself.
+void Restarts::ForgetMemory() const {
+  for (const int file : options_.memory_files) (void)!ftruncate(file, 0);
 }
 
 }  // namespace engine::cli

@@ -5,29 +5,37 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace engine::cli {
 
-// A run that saves a checkpoint between two failures gets on, and begins again after a second. While it does not, each pause is twice as
-// long, up to a minute, and the third failure is the last.
+struct RestartOptions {
+  std::string checkpoints;             // their folder
+  std::int64_t most = 0;               // restarts in all
+  bool alone = false;                  // no other host has to hear of a failure before its ranks begin again
+  std::vector<int> memory_files = {};  // of the ranks' checkpoints in memory (executor/memory_checkpoint.h)
+};
+
+// A run that makes a checkpoint between two failures, on disk or in memory, gets on, and begins again at once, or after a second where other
+// hosts are of it. While it does not, there are pauses, each twice as long as the one before, up to a minute; after the second failure
+// it begins from the disk, and the third one is the last.
 class Restarts {
  public:
   static constexpr int kMostInVain = 3;  // failures without a checkpoint between them
 
-  // `checkpoints`: their folder. `most`: restarts in all.
-  Restarts(std::string checkpoints, std::int64_t most);
+  explicit Restarts(const RestartOptions& options);
 
   // After one more failure: how long to wait. nullopt: the run stays ended, and why() says so, unless no restarts were asked for.
   std::optional<std::chrono::milliseconds> Next();
   std::int64_t count() const { return count_; }
-  std::int64_t most() const { return most_; }
+  std::int64_t most() const { return options_.most; }
   const std::string& why() const { return why_; }
 
  private:
   std::int64_t Newest() const;  // iteration of the newest checkpoint; -1: there is none
+  void ForgetMemory() const;
 
-  std::string checkpoints_;
-  std::int64_t most_ = 0;
+  const RestartOptions options_;
   std::int64_t count_ = 0;
   std::int64_t newest_ = -1;
   int in_vain_ = 0;

@@ -164,6 +164,8 @@ int RunRecipe(RunArguments& arguments) {
   options.executor = {.record = !arguments.no_graphs, .check = arguments.check};
   options.profile = arguments.profile;
   options.stop = StopOf(placement);
+  if (IsSupervised(placement) && placement->memory >= 0) options.memory_files = {placement->memory};
+  if (placement) options.processes = static_cast<int>(placement->local_size);
   absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);
   if (!opened.ok()) {  // options are invalid arguments; an address that cannot be listened at is not
     return Complain(opened.status(), absl::IsInvalidArgument(opened.status()) ? kUsage : kFailed);

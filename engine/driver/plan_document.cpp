@@ -18,6 +18,11 @@ nlohmann::ordered_json PlanDocument(const recipe::Recipe& recipe, const plan::Pl
     const predict::SnapshotPrediction copy = predict::PredictSnapshot(plan, recipe.cluster);
     json["checkpoint"] = {{"host_bytes", copy.bytes}, {"copy_s", copy.copy_s}};
   }
+  if (recipe.checkpoint.memory) {
+    const predict::MemoryCheckpointPrediction memory = predict::PredictMemoryCheckpoint(plan, recipe);
+    json["memory_checkpoint"] = {
+        {"host_bytes", memory.bytes}, {"interval", memory.interval}, {"slower", memory.slower}};
+  }
   json["recipe"] = recipe::ToToml(recipe);
   return json;
 }

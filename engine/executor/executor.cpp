@@ -8,7 +8,6 @@
 #include "engine/executor/prepared.h"
 #include "engine/executor/streams.h"
 #include "engine/plan/control.h"
-#include "engine/plan/snapshot.h"
 
 namespace engine::executor {
 
@@ -44,7 +43,10 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   if (const std::int64_t bytes = executor->stage_.host_bytes; bytes > 0) {
     ASSIGN_OR_RETURN(executor->host_, executor->backend_->AllocateHost(bytes));
   }
-  executor->snapshot_ = executor->MakeSnapshot();
+  executor->snapshot_ = std::make_unique<Snapshot>(
+      *executor->backend_, executor->PartsOf(plan::SnapshotOf(executor->stage_, executor->coordinates_)));
+  executor->memory_checkpoint_ = std::make_unique<MemoryCheckpoint>(
+      *executor->backend_, executor->PartsOf(plan::StateOf(executor->stage_)));
   RETURN_IF_ERROR(executor->PrepareSegments());
   RETURN_IF_ERROR(executor->PrepareTransfers());
   if (absl::Status status = executor->communicator_->Connect(); !status.ok()) {
@@ -57,13 +59,13 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   return executor;
 }
 
-std::unique_ptr<Snapshot> RankExecutor::MakeSnapshot() const {
-  std::vector<Snapshot::Part> parts;
-  for (const plan::SnapshotPart& part : plan::SnapshotOf(stage_, coordinates_)) {
+std::vector<StatePart> RankExecutor::PartsOf(const std::vector<plan::SnapshotPart>& planned) const {
+  std::vector<StatePart> parts;
+  for (const plan::SnapshotPart& part : planned) {
     parts.push_back({.copy = {.arena = Address(part.buffer, nullptr, -1), .bytes = part.buffer.bytes()},
                      .at_once = part.at_once});
   }
-  return std::make_unique<Snapshot>(*backend_, parts);
+  return parts;
 }
 
 absl::Status RankExecutor::StartControl() {
@@ -223,7 +225,7 @@ absl::Status RankExecutor::RunProgram(const Running& running) {
     if (updates) {
       RETURN_IF_ERROR(Reach(Moment::kUpdate));
       RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
-      if (snapshot_->reserved()) RETURN_IF_ERROR(backend_->AwaitSnapshot());
+      if (snapshot_->reserved() || memory_checkpoint_->is_open()) RETURN_IF_ERROR(backend_->AwaitSnapshot());
     }
     // The update reads gradients that were reduced behind the backward passes.
     if (streams && updates) RETURN_IF_ERROR(JoinExchange());

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "engine/backend/backend.h"
+#include "engine/executor/memory_checkpoint.h"
 #include "engine/executor/snapshot.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/snapshot.h"
 
 namespace engine::executor {
 
@@ -178,6 +180,8 @@ class RankExecutor {
   backend::TensorView State(size_t state) const { return View(stage_.states[state].buffer, nullptr, -1); }
   // For checkpoints. Its memory is that of all it saves of the stage (plan/snapshot.h).
   Snapshot& snapshot() { return *snapshot_; }
+  // Of the rank's whole state.
+  MemoryCheckpoint& memory_checkpoint() { return *memory_checkpoint_; }
   // The logits of the last evaluated microbatch (plans made with keep_logits, ranks of the last stage).
   backend::TensorView Logits() const;
 
@@ -197,7 +201,8 @@ class RankExecutor {
   // The control block and the states as they are before the first iteration.
   absl::Status StartControl();
   absl::Status StartState(const plan::State& state);
-  std::unique_ptr<Snapshot> MakeSnapshot() const;
+  // As the backend copies them, without their places in the host's memory.
+  std::vector<StatePart> PartsOf(const std::vector<plan::SnapshotPart>& planned) const;
   // at_once: microbatches that a step of its segment runs; before: the launch of the instruction before it.
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                               std::int64_t slot, std::int64_t at_once,
@@ -252,6 +257,7 @@ class RankExecutor {
   std::byte* arena_ = nullptr;
   std::byte* host_ = nullptr;  // StagePlan::host_bytes
   std::unique_ptr<Snapshot> snapshot_;
+  std::unique_ptr<MemoryCheckpoint> memory_checkpoint_;
   std::uint64_t seed_ = 0;
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;

@@ -9,8 +9,8 @@
 
 namespace engine::executor {
 
-Snapshot::Snapshot(backend::Backend& backend, const std::vector<Part>& parts) : backend_(backend) {
-  for (const Part& part : parts) {
+Snapshot::Snapshot(backend::Backend& backend, const std::vector<StatePart>& parts) : backend_(backend) {
+  for (const StatePart& part : parts) {
     (part.at_once ? at_once_ : beside_).push_back(part.copy);
     bytes_ += RoundUp(part.copy.bytes, plan::kSnapshotAlignment);
   }

@@ -10,14 +10,15 @@
 
 namespace engine::executor {
 
+// A copy from the rank's arena, without its place in the host's memory.
+struct StatePart {
+  backend::SnapshotCopy copy;
+  bool at_once = false;  // plan::SnapshotPart
+};
+
 class Snapshot {
  public:
-  // `parts`: copies from the rank's arena, without their places in the host's memory.
-  struct Part {
-    backend::SnapshotCopy copy;
-    bool at_once = false;  // plan::SnapshotPart
-  };
-  Snapshot(backend::Backend& backend, const std::vector<Part>& parts);
+  Snapshot(backend::Backend& backend, const std::vector<StatePart>& parts);
 
   std::int64_t bytes() const { return bytes_; }
   // Takes memory for copies that are made beside computation (plan/snapshot.h); before the first launch. From then on, updates wait

@@ -53,6 +53,7 @@ class Variables {
 
 constexpr std::int64_t kMostRanks = 1'000'000;
 constexpr std::int64_t kMostPort = 65535;
+constexpr std::int64_t kMostDescriptor = std::numeric_limits<int>::max();
 
 struct RankNames {
   const char* rank;
@@ -113,6 +114,8 @@ absl::StatusOr<std::optional<Placement>> FromEngine(const Lookup& lookup) {
                                                               "ENGINE_LOCAL_RANK", "ENGINE_LOCAL_SIZE"}));
   ASSIGN_OR_RETURN(const std::int64_t listener, variables.NumberOr("ENGINE_LISTENER", -1, 0, kMostPort));
   placement.listener = static_cast<int>(listener);
+  ASSIGN_OR_RETURN(const std::int64_t memory, variables.NumberOr("ENGINE_MEMORY", -1, 0, kMostDescriptor));
+  placement.memory = static_cast<int>(memory);
   RETURN_IF_ERROR(Finish(variables, "", &placement));
   return placement;
 }

@@ -211,6 +211,9 @@ class Supervisor {
                                           "ENGINE_COORDINATOR=" + options_.coordinator.ToString(),
                                           "ENGINE_TOKEN=" + options_.token};
     if (rank == 0) variables.push_back(fmt::format("ENGINE_LISTENER={}", options_.listener.number()));
+    if (!options_.memory_files.empty()) {
+      variables.push_back(fmt::format("ENGINE_MEMORY={}", options_.memory_files[static_cast<size_t>(local)]));
+    }
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string text = *variable;
       const bool replaced = std::any_of(variables.begin(), variables.end(), [&](const std::string& ours) {
@@ -249,6 +252,8 @@ class Supervisor {
       if (out.open()) dup2(out.number(), STDOUT_FILENO);
       dup2(error.number(), STDERR_FILENO);
       if (rank == 0) fcntl(options_.listener.number(), F_SETFD, 0);
+      if (!options_.memory_files.empty())
+        fcntl(options_.memory_files[static_cast<size_t>(local)], F_SETFD, 0);
       execve(options_.program.c_str(), argv.data(), envp.data());
       const int why = errno;
       (void)!write(not_started.in.number(), &why, sizeof(why));

@@ -55,7 +55,9 @@ struct SupervisorOptions {
   std::int64_t local_size = 1;
   Endpoint coordinator;
   std::string token;
-  Descriptor listener;      // of rank 0, where it is one of this host's
+  Descriptor listener;  // of rank 0, where it is one of this host's
+  // Of each rank of this host, a file in memory that is handed to it (ENGINE_MEMORY), to stay when the rank ends; none: there are none.
+  std::vector<int> memory_files = {};
   bool all_output = false;  // show the standard output of every rank, not of rank 0 alone
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments;  // of each process, its name first

@@ -33,6 +33,21 @@ std::vector<SnapshotPart> SnapshotOf(const StagePlan& stage, const Coordinates& 
   return parts;
 }
 
+std::vector<SnapshotPart> StateOf(const StagePlan& stage) {
+  std::vector<SnapshotPart> parts;
+  const auto add = [&](const BufferRef& buffer, bool at_once) {
+    if (buffer.elements > 0) parts.push_back({buffer, at_once});
+  };
+  add(stage.control, true);
+  for (const State& state : stage.states) add(state.buffer, true);
+  for (const Bucket& bucket : stage.buckets) {
+    add(bucket.parameter_shard.elements > 0 ? bucket.parameter_shard : bucket.parameter, false);
+    add(bucket.master, false);
+    for (const BufferRef& state : bucket.states) add(state, false);
+  }
+  return parts;
+}
+
 std::int64_t BytesOf(const std::vector<SnapshotPart>& parts) {
   std::int64_t bytes = 0;
   for (const SnapshotPart& part : parts) bytes += RoundUp(part.buffer.bytes(), kSnapshotAlignment);
@@ -42,6 +57,12 @@ std::int64_t BytesOf(const std::vector<SnapshotPart>& parts) {
 std::int64_t SnapshotBytes(const Plan& plan) {
   std::int64_t most = 0;
   for (const StagePlan& stage : plan.stages) most = std::max(most, BytesOf(SnapshotOf(stage, Coordinates{})));
+  return most;
+}
+
+std::int64_t StateBytes(const Plan& plan) {
+  std::int64_t most = 0;
+  for (const StagePlan& stage : plan.stages) most = std::max(most, BytesOf(StateOf(stage)));
   return most;
 }
 

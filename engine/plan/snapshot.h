@@ -27,6 +27,12 @@ std::vector<SnapshotPart> SnapshotOf(const StagePlan& stage, const Coordinates& 
 // Bytes of the host's memory that a rank's snapshot takes: those of the rank that has most.
 std::int64_t SnapshotBytes(const Plan& plan);
 
+// The whole state of each rank of a stage, by which training goes on from the end of an iteration: what is made of it anew in
+// each iteration is not there.
+std::vector<SnapshotPart> StateOf(const StagePlan& stage);
+// Bytes of it, of the rank that has most.
+std::int64_t StateBytes(const Plan& plan);
+
 // The parts lie one behind the other in the host's memory, each from a multiple of so many bytes on.
 inline constexpr std::int64_t kSnapshotAlignment = 256;
 std::int64_t BytesOf(const std::vector<SnapshotPart>& parts);

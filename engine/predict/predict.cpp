@@ -139,4 +139,26 @@ SnapshotPrediction PredictSnapshot(const plan::Plan& plan, const recipe::Cluster
   return {.bytes = bytes, .copy_s = CostModel(plan, cluster).HostCopySeconds(bytes)};
 }
 
+MemoryCheckpointPrediction PredictMemoryCheckpoint(const plan::Plan& plan, const recipe::Recipe& recipe) {
+  constexpr double kMost = 0.01;
+  constexpr double kBoundary_s = 4e-3;  // of GPUs, which then have nothing to do ahead: docs/performance.md
+  const std::int64_t state = plan::StateBytes(plan);
+  MemoryCheckpointPrediction found{.bytes = 2 * state,
+                                   .interval = std::max<std::int64_t>(1, recipe.checkpoint.memory_interval)};
+  const Prediction prediction = Predict(plan, recipe.cluster);
+  if (!prediction.has_times()) return found;
+  const double copy_s = CostModel(plan, recipe.cluster).HostCopySeconds(state);
+  double update_s = 0;
+  for (const StageTime& stage : prediction.stages) update_s = std::max(update_s, stage.update_s);
+  // On the CPU the same cores copy and compute. On GPUs the next update waits for what its passes do not hide.
+  const double cost_s = recipe.cluster.device == "cpu"
+                            ? copy_s
+                            : kBoundary_s + std::max(0.0, copy_s - (prediction.iteration_s - update_s));
+  if (recipe.checkpoint.memory_interval == 0)
+    found.interval =
+        static_cast<std::int64_t>(std::max(1.0, std::ceil(cost_s / (kMost * prediction.iteration_s))));
+  found.slower = cost_s / (static_cast<double>(found.interval) * prediction.iteration_s);
+  return found;
+}
+
 }  // namespace engine::predict

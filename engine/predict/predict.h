@@ -117,4 +117,13 @@ struct SnapshotPrediction {
 };
 SnapshotPrediction PredictSnapshot(const plan::Plan& plan, const recipe::Cluster& cluster);
 
+// Copies of the whole state in the host's memory (checkpoint.memory), of the rank that has most.
+struct MemoryCheckpointPrediction {
+  std::int64_t bytes = 0;  // of its host's memory: two copies
+  std::int64_t interval =
+      1;  // iterations: checkpoint.memory_interval; where that is 0, the least by which training is slower by 1 % at most
+  double slower = 0;  // share of the time of training; 0 where times are not known
+};
+MemoryCheckpointPrediction PredictMemoryCheckpoint(const plan::Plan& plan, const recipe::Recipe& recipe);
+
 }  // namespace engine::predict

@@ -601,6 +601,17 @@ Rows TrainingRows() {
                "each "
                "rank's state in the host's memory. The copy is made beside the next iteration, whose update "
                "waits for it. Without it training waits until the checkpoint is on disk."),
+      FIELD(checkpoint.memory)
+          .Doc("Whether each rank's whole state is copied into its host's memory, too, where it outlives the "
+               "rank: "
+               "ranks that `engine run --processes --max-restarts N` starts again after a failure go on from "
+               "there, "
+               "and lose the iterations since alone. It takes two copies of the state."),
+      FIELD(checkpoint.memory_interval)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations between copies into the host's memory; 0: as few as training is predicted to get "
+               "slower by 1 % at most."),
       FIELD(evaluation.interval)
           .Between(0, kMaxCount)
           .Unit("iterations")

@@ -80,7 +80,8 @@ absl::Status Iterations::TrainOnce() {
   started_.push_back({position_.iteration, position_.consumed_samples, batch});
   const bool wait_for_all = !beside || !more || profiled || ProfilesNow() ||
                             EvaluationDue(run_.recipe, position_.iteration) ||
-                            CheckpointDue(run_.recipe, position_.iteration) || stop_.requested();
+                            CheckpointDue(run_.recipe, position_.iteration) ||
+                            run_.IsKept(position_.iteration) || stop_.requested();
   while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
   return absl::OkStatus();
 }

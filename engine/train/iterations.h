@@ -26,7 +26,7 @@ class Iterations {
   const Position& position() const { return position_; }
 
   // Starts the next iteration, and finishes those that nothing is gained by leaving under way: all of them where
-  // the recipe has an evaluation or a checkpoint due. Error: a rank's, or a loss or gradient norm that is not finite.
+  // an evaluation or a checkpoint is due, be it in memory. Error: a rank's, or a loss or gradient norm that is not finite.
   absl::Status TrainOnce();
   // Waits for all started iterations, and reports them.
   absl::Status FinishAll();

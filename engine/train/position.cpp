@@ -1,5 +1,8 @@
 #include "engine/train/position.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 namespace engine::train {
 
 Position Position::Of(const checkpoint::Metadata& metadata, std::int64_t global_batch) {
@@ -11,6 +14,31 @@ Position Position::Of(const checkpoint::Metadata& metadata, std::int64_t global_
     const std::int64_t skipped = position.iteration - position.optimizer_steps;
     position.schedule_samples = position.consumed_samples - skipped * global_batch;
   }
+  return position;
+}
+
+std::string Position::ToText() const {
+  return nlohmann::json({{"iteration", iteration},
+                         {"consumed_samples", consumed_samples},
+                         {"optimizer_steps", optimizer_steps},
+                         {"schedule_samples", schedule_samples}})
+      .dump();
+}
+
+absl::StatusOr<Position> Position::FromText(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto number = [&](const char* key) {
+    return json.is_object() && json.contains(key) && json[key].is_number_integer()
+               ? json[key].get<std::int64_t>()
+               : -1;
+  };
+  const Position position{.iteration = number("iteration"),
+                          .consumed_samples = number("consumed_samples"),
+                          .optimizer_steps = number("optimizer_steps"),
+                          .schedule_samples = number("schedule_samples")};
+  const auto numbers = {position.iteration, position.consumed_samples, position.optimizer_steps,
+                        position.schedule_samples};
+  if (std::min(numbers) < 0) return DataLoss("no position of a run: {}", text);
   return position;
 }
 

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 
+#include <string>
+
+#include "engine/base/status.h"
 #include "engine/checkpoint/metadata.h"
 
 namespace engine::train {
@@ -16,6 +19,10 @@ struct Position {
   // Of a checkpoint. Older ones do not say how large their skipped iterations were: they count as batches of
   // now, `global_batch` samples each.
   static Position Of(const checkpoint::Metadata& metadata, std::int64_t global_batch);
+
+  // A line of text, and back. Error: it is no such line.
+  std::string ToText() const;
+  static absl::StatusOr<Position> FromText(const std::string& text);
 };
 
 }  // namespace engine::train

@@ -9,9 +9,11 @@
 #include "engine/checkpoint/store.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/run_folder.h"
+#include "engine/predict/predict.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/fault_kit.h"
 #include "engine/train/iterations.h"
+#include "engine/train/memory_checkpoints.h"
 #include "engine/train/origin.h"
 #include "engine/train/outcome.h"
 #include "engine/train/resume.h"
@@ -71,16 +73,18 @@ class Training {
       RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
       owns_folder_ = true;
     }
-    if (resume) end_.iteration = resume->reader.metadata().iteration;
+    if (resume) saved_ = end_.iteration = resume->reader.metadata().iteration;
     if (resume && end_.iteration >= run_.recipe.iterations()) {
       return NothingToTrain(*resume);
     }
+    ASSIGN_OR_RETURN(const std::optional<Position> kept, AgreeOnKept(run_, resume ? end_.iteration : 1));
+    if (kept) end_.iteration = kept->iteration;
     std::optional<StartPoint> start;
-    if (!resume) {
+    if (!resume && !kept) {
       ASSIGN_OR_RETURN(start, AgreeOnStart(run_.recipe, run_.plan, run_.Leads(), run_.processes));
     }
     if (run_.Leads()) RETURN_IF_ERROR(PrepareFolder(run_));
-    return TrainFrom(resume, start);
+    return TrainFrom(kept, resume, start);
   }
 
   // Source and plan, in every process the same, and memory for its arenas.
@@ -136,14 +140,18 @@ class Training {
       run_.Begin(evaluates ? launch::Work::kEvaluation : launch::Work::kIteration, of("the passes of"));
   }
 
-  absl::Status TrainFrom(const std::optional<ResumePoint>& resume, const std::optional<StartPoint>& start) {
+  absl::Status TrainFrom(const std::optional<Position>& kept, const std::optional<ResumePoint>& resume,
+                         const std::optional<StartPoint>& start) {
     const auto begin = Clock::now();
     run_.Begin(launch::Work::kAlone, "preparing kernels");
     ASSIGN_OR_RETURN(const executor::ExecutorOptions options, MakeExecutorOptions());
     ASSIGN_OR_RETURN(run_.ranks, state::Ranks::Create(run_.plan, run_.device, run_.Seed(), options));
     const double kernels_ms = MillisecondsSince(begin);
     run_.Begin(launch::Work::kAlone, "the first weights");
-    ASSIGN_OR_RETURN(const Position position, LoadState(run_, resume, start));
+    RETURN_IF_ERROR(PrepareKeeping(run_, kept));
+    ASSIGN_OR_RETURN(const Position position, LoadState(run_, kept, resume, start));
+    if (run_.ranks->executors()[0]->memory_checkpoint().is_open())
+      run_.memory_interval = predict::PredictMemoryCheckpoint(run_.plan, run_.recipe).interval;
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
     Iterations iterations(run_, stop_, position);
     Saver saver(run_, retention_);
@@ -158,7 +166,7 @@ class Training {
                      Reporter::Open(run_.options.out, position.iteration, logging.interval, FactsOf(run_)));
     run_.reporter = reporter.get();
     AddSinks(logging, run_.options.out, DescriptionOf(run_, position, hosts), *reporter);
-    Announce(run_, resume, start);
+    Announce(run_, kept, resume, start);
     reporter->Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
                                weights_ms / 1e3));
     RETURN_IF_ERROR(retention_.Prune());  // where the run before was killed after its last save
@@ -178,7 +186,6 @@ class Training {
   absl::Status Loop(Iterations& iterations, Saver& saver) {
     const recipe::Recipe& recipe = run_.recipe;
     const Position& position = iterations.position();
-    std::int64_t saved = position.iteration;
     while (position.iteration < recipe.iterations()) {
       ASSIGN_OR_RETURN(const bool may_begin, MayBegin(position.iteration));
       end_.stopped = !may_begin;
@@ -188,17 +195,20 @@ class Training {
       RETURN_IF_ERROR(saver.Poll());
       const bool evaluation_due = EvaluationDue(recipe, position.iteration);
       const bool checkpoint_due = CheckpointDue(recipe, position.iteration);
-      if (evaluation_due || checkpoint_due) RETURN_IF_ERROR(iterations.Flush());
+      const bool is_kept = run_.IsKept(position.iteration);
+      // What a run goes on from has its iteration's lines behind it.
+      if (evaluation_due || checkpoint_due || is_kept) RETURN_IF_ERROR(iterations.Flush());
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
       if (evaluation_due) RETURN_IF_ERROR(Evaluate(run_, position.iteration));
       if (checkpoint_due) {
         RETURN_IF_ERROR(saver.Save(position));
-        saved = position.iteration;
+        saved_ = position.iteration;
       }
+      if (is_kept) RETURN_IF_ERROR(Keep(run_, position));
     }
     RETURN_IF_ERROR(iterations.FinishAll());
     const absl::Status profiled = iterations.WriteProfiles();
-    if (saved != position.iteration) RETURN_IF_ERROR(saver.Save(position));
+    if (saved_ != position.iteration) RETURN_IF_ERROR(saver.Save(position));
     RETURN_IF_ERROR(saver.Finish());
     run_.Begin(launch::Work::kAlone, "the end");
     if (faults_ != nullptr) {
@@ -233,6 +243,7 @@ class Training {
   std::optional<RunLock> lock_;  // of rank 0's process
   bool owns_folder_ = false;     // rank 0's process: this run goes on there
   RunEnd end_;
+  std::int64_t saved_ = 0;  // the iteration of the newest checkpoint on disk; 0: there is none
   checkpoint::Retention retention_;
   StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
   std::unique_ptr<FaultKit> faults_;  // null: none are to be made

@@ -21,6 +21,9 @@ struct RunOptions {
   executor::ExecutorOptions executor = {};
   StopOptions stop = {};
   std::vector<Fault> faults = {};  // that CheckFaults has found right
+  // Of each rank of this process, a file (memfd_create(2)) for copies of its state that outlive it; none: nothing does.
+  std::vector<int> memory_files = {};
+  int processes = 1;  // of this run that share this host
 };
 
 struct RunEnd {

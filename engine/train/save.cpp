@@ -21,8 +21,14 @@ bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
-absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<ResumePoint>& resume,
+absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Position>& kept,
+                                   const std::optional<ResumePoint>& resume,
                                    const std::optional<StartPoint>& start) {
+  if (kept) {
+    RETURN_IF_ERROR(
+        run.ranks->Run([](executor::RankExecutor& rank) { return rank.memory_checkpoint().Restore(); }));
+    return *kept;
+  }
   Position position;
   if (resume) position = Position::Of(resume->reader.metadata(), run.plan.global_batch);
   RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {

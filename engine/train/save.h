@@ -16,9 +16,10 @@ namespace engine::train {
 // Whether the recipe wants a checkpoint after this iteration, from 1.
 bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration);
 
-// Fills the ranks from the checkpoint that the run goes on from; where there is none with the first weights, those of
+// Fills the ranks from the host's memory, where `kept` is a position of it; from the checkpoint that the run goes on from; where there is none with the first weights, those of
 // `start` among them. Returns where that is.
-absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<ResumePoint>& resume,
+absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Position>& kept,
+                                   const std::optional<ResumePoint>& resume,
                                    const std::optional<StartPoint>& start);
 
 // Saves a run's state: beside the iterations that follow, where the recipe has checkpoints between iterations and

@@ -75,8 +75,8 @@ RunFacts FactsOf(const RunContext& run) {
   return facts;
 }
 
-void Announce(const RunContext& run, const std::optional<ResumePoint>& resume,
-              const std::optional<StartPoint>& start) {
+void Announce(const RunContext& run, const std::optional<Position>& kept,
+              const std::optional<ResumePoint>& resume, const std::optional<StartPoint>& start) {
   const recipe::Parallelism& p = run.recipe.parallelism;
   run.reporter->Line(
       fmt::format("plan {} | {} parameters | dp {} · tp {} · pp {} · cp {} · ep {} = {} ranks ({})",
@@ -88,7 +88,9 @@ void Announce(const RunContext& run, const std::optional<ResumePoint>& resume,
     for (const std::string& note : start->notes) run.reporter->Note(note);
     run.reporter->Line(start->summary);
   }
-  if (!resume) return;
+  if (kept)
+    run.reporter->Line(fmt::format("resumed from the hosts' memory after iteration {}", kept->iteration));
+  if (kept || !resume) return;
   for (const std::string& note : resume->notes) run.reporter->Note(note);
   run.reporter->Line(fmt::format("resumed from {} after iteration {}", resume->reader.folder(),
                                  resume->reader.metadata().iteration));

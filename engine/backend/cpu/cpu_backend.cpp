@@ -143,14 +143,20 @@ absl::Status CpuBackend::BeginSnapshot(std::span<const SnapshotCopy> at_once,
                                        std::span<const SnapshotCopy> beside) {
   if (touching_.valid()) touching_.get();
   CopyOut(at_once);
-  copying_ = std::async(std::launch::async, [copies = std::vector(beside.begin(), beside.end())] {
-               CopyOut(copies);
-             }).share();
+  const std::lock_guard<std::mutex> lock(copying_mutex_);
+  copying_ =
+      std::async(std::launch::async, [before = copying_, copies = std::vector(beside.begin(), beside.end())] {
+        if (before.valid()) before.wait();
+        CopyOut(copies);
+      }).share();
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::FinishSnapshot() {
-  if (copying_.valid()) copying_.wait();
+  std::unique_lock<std::mutex> lock(copying_mutex_);
+  const std::shared_future<void> begun = copying_;
+  lock.unlock();
+  if (begun.valid()) begun.wait();
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,7 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) override;
   std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) override;
   absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) override;
+  absl::Status PinSnapshot(std::byte*, std::int64_t) override { return absl::OkStatus(); }
   absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
                              std::span<const SnapshotCopy> beside) override;
   absl::Status AwaitSnapshot() override { return FinishSnapshot(); }
@@ -63,8 +65,9 @@ class CpuBackend : public Backend {
   std::int64_t host_bytes_ = 0;
   std::byte* snapshot_ = nullptr;
   std::int64_t snapshot_bytes_ = 0;
-  std::future<void> touching_;                 // its pages, for the first time
-  std::shared_future<void> copying_;           // the snapshot
+  std::future<void> touching_;  // its pages, for the first time
+  std::mutex copying_mutex_;
+  std::shared_future<void> copying_;           // the snapshot that was begun last, and those before it
   std::vector<std::vector<std::byte>> reads_;  // by ticket; empty once taken
   std::array<std::int64_t, kStamps> times_ns_ = {};
   std::vector<std::chrono::steady_clock::time_point> marks_;

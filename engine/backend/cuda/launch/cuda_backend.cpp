@@ -108,6 +108,7 @@ CudaBackend::~CudaBackend() {
   cudaFree(arena_);
   cudaFreeHost(host_);
   cudaFreeHost(snapshot_);
+  if (pinned_ != nullptr) cudaHostUnregister(pinned_);
   if (snapshot_begins_ != nullptr) cudaEventDestroy(snapshot_begins_);
   if (snapshot_done_ != nullptr) cudaEventDestroy(snapshot_done_);
   if (snapshot_stream_ != nullptr) cudaStreamDestroy(snapshot_stream_);
@@ -174,11 +175,28 @@ absl::StatusOr<std::byte*> CudaBackend::AllocateSnapshot(std::int64_t bytes) {
         "checkpoint.background = false needs none",
         FormatBytes(bytes));
   }
+  RETURN_IF_ERROR(MakeSnapshotStream());
+  return snapshot_;
+}
+
+absl::Status CudaBackend::PinSnapshot(std::byte* memory, std::int64_t bytes) {
+  ENGINE_CHECK(pinned_ == nullptr, "a rank has one memory that others made");
+  if (cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterDefault) != cudaSuccess) {
+    cudaGetLastError();
+    return ResourceExhausted("{} of this host's memory, for copies of the state, cannot be pinned",
+                             FormatBytes(bytes));
+  }
+  pinned_ = memory;
+  return MakeSnapshotStream();
+}
+
+absl::Status CudaBackend::MakeSnapshotStream() {
+  if (snapshot_stream_ != nullptr) return absl::OkStatus();
   RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&snapshot_stream_, cudaStreamNonBlocking));
   RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&snapshot_begins_, cudaEventDisableTiming));
   RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&snapshot_done_, cudaEventDisableTiming));
   RETURN_IF_CUDA_ERROR(cudaEventRecord(snapshot_done_, snapshot_stream_));
-  return snapshot_;
+  return absl::OkStatus();
 }
 
 absl::Status CudaBackend::BeginSnapshot(std::span<const SnapshotCopy> at_once,

@@ -23,6 +23,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::byte*> AllocateHost(std::int64_t bytes) override;  // pinned
   std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) override;
   absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) override;  // pinned
+  absl::Status PinSnapshot(std::byte* memory, std::int64_t bytes) override;
   absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
                              std::span<const SnapshotCopy> beside) override;
   absl::Status AwaitSnapshot() override;
@@ -82,6 +83,7 @@ class CudaBackend final : public Backend {
 
   explicit CudaBackend(int index) : index_(index) {}
   absl::Status Init(const DeviceOptions& options);
+  absl::Status MakeSnapshotStream();
   absl::Status UploadPinned(std::byte* arena, const std::byte* host, std::int64_t bytes);
 
   const int index_;
@@ -90,6 +92,7 @@ class CudaBackend final : public Backend {
   std::int64_t arena_bytes_ = 0;
   std::byte* host_ = nullptr;               // pinned
   std::byte* snapshot_ = nullptr;           // pinned
+  std::byte* pinned_ = nullptr;             // of another's making, for snapshots too
   cudaStream_t snapshot_stream_ = nullptr;  // copies to it, beside all others; null: there are none
   cudaEvent_t snapshot_begins_ = nullptr;   // what is copied is made
   cudaEvent_t snapshot_done_ = nullptr;

@@ -1,0 +1,24 @@
+// Checkpoints of a run in its hosts' memory (executor/memory_checkpoint.h): ranks that a supervisor starts again after a failure go on from
+// there, where every rank still has a copy of the same iteration.
+#pragma once
+
+#include <optional>
+
+#include "engine/train/position.h"
+#include "engine/train/run_context.h"
+
+namespace engine::train {
+
+// The newest position of which every rank of the run has a copy, at least as far as `least` iterations; the same in all
+// processes. nullopt: there is none, or the recipe asks for no such checkpoints. What a rank has of another recipe, plan or data
+// does not count.
+absl::StatusOr<std::optional<Position>> AgreeOnKept(const RunContext& run, std::int64_t least);
+
+// Takes the memory for the copies, of which that of `kept` stays, and says where there can be none. Before the first iteration.
+// Error: the host has not so much.
+absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>& kept);
+
+// Copies the ranks' state beside the iterations that follow. All iterations that were started have ended.
+absl::Status Keep(const RunContext& run, const Position& position);
+
+}  // namespace engine::train
