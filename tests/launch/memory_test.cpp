@@ -72,7 +72,7 @@ TEST_CASE(
   CHECK_MESSAGE(Contains(run.output, "not started again: 3 failures without a checkpoint between them"),
                 run.output);
   CHECK(Count(run.output, "resumed from the hosts' memory after iteration ") >= 1);
-  CHECK(Count(run.output, "/checkpoints/iteration_0000004 after iteration 4") == 1);
+  CHECK(Count(run.output, "/checkpoints/iteration_0000004 after iteration 4") >= 1);
 }
 
 }  // namespace engine::launch
