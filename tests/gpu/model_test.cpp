@@ -1,5 +1,7 @@
 // Small models on the GPU: against the CPU executor in fp32, and against themselves in bf16.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <limits>
@@ -434,6 +436,35 @@ TEST_CASE("gpu model: a checkpoint that is written beside training has the state
       }
       world.Finish(&curve);
       SameBits(fmt::format("{}: undisturbed, saved beside", model.name), Base(model), curve);
+    }
+  }
+}
+
+TEST_CASE("gpu model: a run that goes on from the host's memory gives the bits of the undisturbed one") {
+  constexpr int kKept = 3;
+  const std::string tag(32, 'a');
+  for (const Model& model : Models()) {
+    for (const bool record : {true, false}) {
+      const int file = memfd_create("state", MFD_CLOEXEC);
+      REQUIRE(file >= 0);
+      Curve curve;
+      {
+        const World before(model.model, model.sets, true, {.record = record});
+        Must(before.rank().memory_checkpoint().Open(file, tag, -1));
+        for (int iteration = 0; iteration < kKept; ++iteration) {
+          before.Train(iteration, iteration + 1, &curve);
+          Must(before.rank().memory_checkpoint().Begin({iteration + 1, "note"}));
+        }
+        Curve lost;
+        before.Train(kKept, kKept + 1, &lost);
+      }
+      const World after(model.model, model.sets, true, {.record = record});
+      Must(after.rank().memory_checkpoint().Open(file, tag, kKept));
+      Must(after.rank().memory_checkpoint().Restore());
+      after.Train(kKept, kIterations, &curve);
+      after.Finish(&curve);
+      SameBits(fmt::format("{}: undisturbed, from memory", model.name), Base(model), curve);
+      close(file);
     }
   }
 }

@@ -50,6 +50,9 @@ class CountingBackend final : public backend::Backend {
   absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) override {
     return backend_->AllocateSnapshot(bytes);
   }
+  absl::Status PinSnapshot(std::byte* memory, std::int64_t bytes) override {
+    return backend_->PinSnapshot(memory, bytes);
+  }
   absl::Status BeginSnapshot(std::span<const backend::SnapshotCopy> at_once,
                              std::span<const backend::SnapshotCopy> beside) override {
     return backend_->BeginSnapshot(at_once, beside);
