@@ -18,10 +18,8 @@ struct OwnSizes {
   int sums, tile_queries, block_keys, turns;
 };
 inline constexpr OwnSizes kOwnSizes[] = {
-    {64, 64, 64, 128, 128, 1},
-    {128, 128, 128, 64, 128, 1},
-    {192, 128, 256, 64, 64, 2},
-    {256, 256, 256, 64, 64, 2},
+    {64, 64, 64, 128, 128, 1},  {96, 96, 96, 64, 128, 1},   {128, 128, 128, 64, 128, 1},
+    {192, 128, 256, 64, 64, 2}, {256, 256, 256, 64, 64, 2},
 };
 
 // Scratch of the forward pass: a counter.
