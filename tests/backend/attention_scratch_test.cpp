@@ -370,6 +370,28 @@ TEST_CASE(
   CHECK(WhyNotOwn(shape) == "attention with biases by distance of more than 1024 places");
 }
 
+TEST_CASE("our own kernels fill a head up to the next of their widths, which scratch is for") {
+  struct Filled {
+    std::int64_t head, value_head;
+    int width, value_width;
+    std::int64_t tile, sums;
+  };
+  for (const Filled& f :
+       {Filled{64, 64, 64, 64, 128, 64}, Filled{72, 72, 96, 96, 64, 96}, Filled{96, 96, 96, 96, 64, 96},
+        Filled{96, 8, 96, 96, 64, 96}, Filled{8, 72, 96, 96, 64, 96}, Filled{104, 104, 128, 128, 64, 128},
+        Filled{96, 104, 128, 128, 64, 128}, Filled{136, 96, 192, 128, 64, 256},
+        Filled{96, 136, 256, 256, 64, 256}, Filled{256, 256, 256, 256, 64, 256}}) {
+    CAPTURE(f.head);
+    CAPTURE(f.value_head);
+    const OwnSizes& own = OwnSizesOf(f.head, f.value_head);
+    CHECK(own.head == f.width);
+    CHECK(own.value_head == f.value_width);
+    // Of 2 samples and 3 heads of 1024 queries, and of a tile that may be filled up.
+    const OwnGradLayout layout = OwnGradLayoutOf(ShapeOf({2, 1024, 1024, 3, 3, f.head, f.value_head}));
+    CHECK(layout.turns - layout.dq_sums == 2 * 3 * (1024 + f.tile) * f.sums * 4);
+  }
+}
+
 // Widths of DeepSeek-V2 and V3.
 TEST_CASE(
     "cuDNN's attention of keys of 192 and values of 128 elements is fast, and of other pairs of widths it is "

@@ -336,7 +336,7 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
 GpuCases OwnAttentionCases() {
   GpuCases cases;
   const DimExtent zigzag = {{128, 128}, {768, 128}};
-  for (const std::int64_t head : {std::int64_t{64}, std::int64_t{128}}) {
+  for (const std::int64_t head : {64, 96, 128}) {
     for (const OwnForm& form : std::initializer_list<OwnForm>{
              {.label = "plain"},
              {.label = "dropout", .dropout = 0.1},
@@ -386,6 +386,10 @@ GpuCases FilledAttentionCases() {
                                                                     {72, 72},
                                                                     {96, 96},
                                                                     {80, 64},
+                                                                    {80, 80},
+                                                                    {88, 88},
+                                                                    {24, 96},
+                                                                    {96, 72},
                                                                     {48, 128},
                                                                     {128, 104},
                                                                     {192, 128},
@@ -399,7 +403,7 @@ GpuCases FilledAttentionCases() {
                     {.label = "dropout, sinks", .dropout = 0.1, .sinks = true}, &cases);
   }
   // Documents: of one token, over borders of tiles and blocks, in chunks, and with each of the other masks.
-  for (const std::int64_t head : {64, 128, 256}) {
+  for (const std::int64_t head : {64, 72, 96, 128, 256}) {
     const std::vector<std::int64_t> documents = {100, 1, 3, 400, 128};
     AddOwnAttention({"", 2, 700, 4, 2, head, 0, kNarrow}, {.label = "documents", .documents = documents},
                     &cases);
@@ -414,9 +418,9 @@ GpuCases FilledAttentionCases() {
                     {.label = "documents, biases by distance", .distance = 32, .documents = documents},
                     &cases);
   }
-  // Each form of wide heads.
-  for (const auto& [head, value_head] :
-       std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{192, 128}, {256, 256}}) {
+  // Each form of wide heads, and of such as are filled up to 96 elements.
+  for (const auto& [head, value_head] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+           {192, 128}, {256, 256}, {72, 72}, {80, 80}, {88, 88}}) {
     AddOwnAttention({"", 1, 1024, 4, 1, head, 0, {DType::kBF16}, zigzag, 0, value_head},
                     {.label = "dropout", .dropout = 0.1}, &cases);
     AddOwnAttention({"", 2, 333, 2, 2, head, 130, kNarrow, {}, 0, value_head},

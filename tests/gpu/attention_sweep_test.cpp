@@ -41,7 +41,7 @@ class Dice {
 
 std::int64_t HeadOf(Dice* dice) {
   if (dice->Percent(40)) return dice->Of(std::array<std::int64_t, 2>{64, 128});
-  if (dice->Percent(30)) return dice->Of(std::array<std::int64_t, 4>{80, 96, 192, 256});
+  if (dice->Percent(30)) return dice->Of(std::array<std::int64_t, 6>{72, 80, 88, 96, 192, 256});
   if (dice->Percent(60)) return 8 * dice->From(1, 32);
   return dice->From(1, 320);
 }

@@ -4,12 +4,12 @@
 namespace engine::backend::cuda::attention_sm90a {
 
 template <>
-cudaError_t Backward<__nv_bfloat16, 2>(const Sm90aAttention& a, cudaStream_t stream) {
-  return Choose(a.problem, RunBackward<__nv_bfloat16, 2>{a, stream});
+cudaError_t Backward<__nv_bfloat16, 3>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunBackward<__nv_bfloat16, 3>{a, stream});
 }
 template <>
-cudaError_t Backward<__half, 2>(const Sm90aAttention& a, cudaStream_t stream) {
-  return Choose(a.problem, RunBackward<__half, 2>{a, stream});
+cudaError_t Backward<__half, 3>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunBackward<__half, 3>{a, stream});
 }
 
 }  // namespace engine::backend::cuda::attention_sm90a

@@ -13,13 +13,13 @@ struct BackwardForm
   static constexpr bool kWide = false;
   static constexpr int kScoreQueries = kTile;  // of which a worker has scores
   static constexpr int kDOStages = 2;
-  static constexpr int kScoreBytes = 2 * Sizes::kKeys * kTile * 2;  // of two steps' ds
+  static constexpr int kScoreBytes = 2 * Sizes::Scores::kBytes;  // of two steps' ds
   static constexpr int kDQBytes = kTile * kHeadElements * 4;
   static constexpr int kSumsBytes = 2 * kDQBytes;
   static_assert(Sizes::kStages == 2);  // as many as there are buffers of ds and dq
-  // The two warpgroups share a tile's dq, which is 128 × 64 or 64 × 128: each has 64 queries, or each has 64 elements of all.
+  // The two warpgroups share a tile's dq: each has 64 of 128 queries, or half of the elements of 64.
   static constexpr bool kSplitsQueries = kTile == 128;
-  static_assert(kTile * kHeadElements == 128 * 64);
+  static_assert(Sizes::kQueryColumns == Sizes::kSumsColumns);
   static constexpr int kTurns = 1;  // of a tile
 };
 
@@ -79,45 +79,31 @@ __device__ __forceinline__ void WriteSums(const BackwardParams& p, const Backwar
   }
 }
 
-// d[64 of a, queries] = a[64, E] · b[queries, E]ᵀ
-template <typename Form>
-__device__ __forceinline__ void IssueScoresOf(std::uint32_t a, std::uint32_t b,
-                                              float (&d)[Form::kQueries / 2]) {
-#pragma unroll
-  for (int step = 0; step < Form::kE / 16; ++step) {
-    const std::uint64_t of_a = hopper::MatrixAt(a + step / 4 * Form::kKeys * kRowBytes, 0);
-    const std::uint64_t of_b = hopper::MatrixAt(b + step / 4 * Form::kQueries * kRowBytes, 0);
-    hopper::Product<typename Form::T, Form::kQueries>::template Add<false, false>(
-        of_a + hopper::StepOf16<false>(step % 4), of_b + hopper::StepOf16<false>(step % 4), d, step > 0);
-  }
-  hopper::EndProducts();
-}
-
 // d[64 keys, E] += packed[64 keys, queries] · b[queries, E]
-template <typename Form>
+template <typename Form, typename B>
 __device__ __forceinline__ void IssueKeySums(const std::uint32_t (&packed)[Form::kQueries / 4],
                                              std::uint32_t b, float (&d)[Form::kE / 2]) {
-  const std::uint64_t of_b = hopper::MatrixAt(b, Form::kQueries * kRowBytes);
 #pragma unroll
   for (int step = 0; step < Form::kQueries / 16; ++step) {
     hopper::Product<typename Form::T, Form::kE>::template Add<true>(
         packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3],
-        of_b + hopper::StepOf16<true>(step), d, 1);
+        B::StepOfRows(b, step), d, 1);
   }
   hopper::EndProducts();
 }
 
-// d[64, 64] = ds[keys, queries]ᵀ · k[keys, E], of this warpgroup's queries or elements.
+// d[64, columns] = ds[keys, queries]ᵀ · k[keys, E], of this warpgroup's queries or elements.
 template <typename Form>
 __device__ __forceinline__ void IssueQuerySums(const BackwardMemory<Form>& memory, int worker,
-                                               std::uint32_t which, float (&d)[32]) {
-  const std::uint32_t own = worker * Form::kKeys * kRowBytes;
-  const std::uint64_t a = hopper::MatrixAt(memory.ds(which) + (Form::kSplitsQueries ? own : 0), 0);
-  const std::uint64_t b = hopper::MatrixAt(memory.k() + (Form::kSplitsQueries ? 0 : own), 0);
+                                               std::uint32_t which, float (&d)[Form::kQueryColumns / 2]) {
+  using Scores = typename Form::Scores;
+  using K = typename Form::K;
+  const std::uint32_t a = memory.ds(which) + (Form::kSplitsQueries ? worker * Scores::ColumnAt(64) : 0);
+  const std::uint32_t b = memory.k() + (Form::kSplitsQueries ? 0 : worker * K::ColumnAt(Form::kQueryColumns));
 #pragma unroll
   for (int step = 0; step < Form::kKeys / 16; ++step) {
-    hopper::Product<typename Form::T, 64>::template Add<true, true>(
-        a + hopper::StepOf16<true>(step), b + hopper::StepOf16<true>(step), d, step > 0);
+    hopper::Product<typename Form::T, Form::kQueryColumns>::template Add<true, true>(
+        Scores::StepOfRows(a, step), K::StepOfRows(b, step), d, step > 0);
   }
   hopper::EndProducts();
 }
@@ -126,7 +112,7 @@ __device__ __forceinline__ void IssueQuerySums(const BackwardMemory<Form>& memor
 template <typename Form>
 struct BackwardWorker {
   // While the next step's scores are made, where registers have room for what both need.
-  static constexpr bool kAddsBiasesLate = Form::kE == 64;
+  static constexpr bool kAddsBiasesLate = Form::kE <= 96;
 
   const BackwardParams& p;
   const BackwardMemory<Form>& memory;
@@ -138,8 +124,8 @@ struct BackwardWorker {
         thread(static_cast<int>(threadIdx.x) % kWarpgroup),
         lane(thread % kWarp),
         warp(thread / kWarp) {}
-  __device__ std::uint32_t k() const { return memory.k() + worker * 64 * kRowBytes; }
-  __device__ std::uint32_t v() const { return memory.v() + worker * 64 * kRowBytes; }
+  __device__ std::uint32_t k() const { return memory.k() + worker * 64 * Form::K::kRowBytes; }
+  __device__ std::uint32_t v() const { return memory.v() + worker * 64 * Form::V::kRowBytes; }
   __device__ void Release(std::uint32_t barrier) const {
     if (lane == 0) Arrive(barrier);
   }
@@ -148,15 +134,16 @@ struct BackwardWorker {
     hopper::WaitFor(memory.q_full(ring.stage), ring.parity);
     hopper::PinAll(s.scores);
     hopper::BeginProducts();
-    IssueScoresOf<Form>(k(), memory.q(ring.stage), s.scores);
+    IssueScores<typename Form::T, typename Form::K, typename Form::Q>(k(), memory.q(ring.stage), s.scores);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
   }
 
   // Puts what a step gives to dq into shared memory, from where the buffer's warp takes it.
-  __device__ __forceinline__ void StoreSums(std::uint32_t buffer, const float (&dq)[32]) const {
+  __device__ __forceinline__ void StoreSums(std::uint32_t buffer,
+                                            const float (&dq)[Form::kQueryColumns / 2]) const {
     Meet(kSumsEmpty + 2 * static_cast<int>(buffer) + worker, kSumsThreads);
-    StoreSumsOf(memory.dq(buffer) + worker * (Form::kDQBytes / 2), dq, 0);
+    StoreSumsOf<Form::kSumsColumns>(memory.dq(buffer) + worker * (Form::kDQBytes / 2), dq, 0);
     hopper::ShowToCopies();
     ArriveOnly(kSumsFull + 2 * static_cast<int>(buffer) + worker, kSumsThreads);
   }
@@ -170,7 +157,8 @@ struct BackwardWorker {
     hopper::WaitFor(memory.do_full(ring->stage), ring->parity);
     hopper::PinAll(s.d_scores);
     hopper::BeginProducts();
-    IssueScoresOf<Form>(v(), memory.d_o(ring->stage), s.d_scores);
+    IssueScores<typename Form::T, typename Form::V, typename Form::DO>(v(), memory.d_o(ring->stage),
+                                                                       s.d_scores);
     std::uint32_t bend[BackwardState<Form>::kBends];
     Probabilities<Form>(c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.block_note(),
                         memory.lse(ring->stage), s, bend);
@@ -186,10 +174,10 @@ struct BackwardWorker {
     hopper::PinAll(s.dv);
     hopper::PinAll(s.dk);
     hopper::BeginProducts();
-    IssueKeySums<Form>(probabilities, memory.d_o(ring->stage), s.dv);
-    IssueKeySums<Form>(d_scores, memory.q(ring->stage), s.dk);
+    IssueKeySums<Form, typename Form::DO>(probabilities, memory.d_o(ring->stage), s.dv);
+    IssueKeySums<Form, typename Form::Q>(d_scores, memory.q(ring->stage), s.dk);
     Meet(kScoresWritten, 2 * kWarpgroup);
-    float dq[32];
+    float dq[Form::kQueryColumns / 2];
     hopper::PinAll(dq);
     hopper::BeginProducts();
     IssueQuerySums<Form>(memory, worker, ring->stage, dq);
@@ -207,7 +195,7 @@ struct BackwardWorker {
       hopper::WaitFor(memory.q_full(ring->stage), ring->parity);
       hopper::PinAll(s.scores);
       hopper::BeginProducts();
-      IssueScoresOf<Form>(k(), memory.q(ring->stage), s.scores);
+      IssueScores<typename Form::T, typename Form::K, typename Form::Q>(k(), memory.q(ring->stage), s.scores);
       if constexpr (kAddsBiasesLate) biases.Add(p, memory.block_note(), d_scores);
       hopper::WaitForProducts<1>();
     } else {

@@ -48,10 +48,13 @@ struct BackwardSizes {
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
-  static constexpr int kKBytes = kKeys * kE * 2;
-  static constexpr int kVBytes = kKeys * kU * 2;
-  static constexpr int kQBytes = kQueries * kE * 2;
-  static constexpr int kDOBytes = kQueries * kU * 2;
+  static constexpr int kQueryColumns = QueryColumns(kE, kTile);  // of dq that a worker has
+  static constexpr int kSumsColumns = SumsColumns(kE, kTile);
+  using Q = BoxedMatrix<kQueries, kE>;
+  using DO = BoxedMatrix<kQueries, kU>;
+  using K = BoxedMatrix<kKeys, kE, WidestPart(kQueryColumns)>;  // a worker multiplies dq from whole parts
+  using V = BoxedMatrix<kKeys, kU>;
+  using Scores = BoxedMatrix<kKeys, kQueries>;  // probabilities, or gradients of scores
   // With the workers' as many as the block starts with; more would be waited for without end.
   static constexpr int kReaderRegisters = 24;
   static constexpr int kWorkerRegisters = 240;
@@ -62,19 +65,20 @@ struct BackwardMemory {
   static constexpr int kRowsBytes = Form::kQueries * 4;
   static constexpr int kNoteBytes = 16;
   static constexpr int kBarriers = 2 + 2 * (Form::kStages + Form::kDOStages);
-  static constexpr int kBytes = Form::kKBytes + Form::kVBytes + Form::kStages * (Form::kQBytes + kRowsBytes) +
-                                Form::kDOStages * (Form::kDOBytes + kRowsBytes) + Form::kScoreBytes +
+  static constexpr int kBytes = Form::K::kBytes + Form::V::kBytes +
+                                Form::kStages * (Form::Q::kBytes + kRowsBytes) +
+                                Form::kDOStages * (Form::DO::kBytes + kRowsBytes) + Form::kScoreBytes +
                                 Form::kSumsBytes + (2 + Form::kStages) * kNoteBytes + kBarriers * 8;
 
   std::uint32_t base;
   __device__ explicit BackwardMemory(const char* raw) : base(hopper::SharedAddress(raw)) {}
   __device__ std::uint32_t k() const { return base; }
-  __device__ std::uint32_t v() const { return base + Form::kKBytes; }
+  __device__ std::uint32_t v() const { return base + Form::K::kBytes; }
   __device__ std::uint32_t q(std::uint32_t stage) const {
-    return v() + Form::kVBytes + stage * Form::kQBytes;
+    return v() + Form::V::kBytes + stage * Form::Q::kBytes;
   }
   __device__ std::uint32_t d_o(std::uint32_t stage) const {
-    return q(Form::kStages) + stage * Form::kDOBytes;
+    return q(Form::kStages) + stage * Form::DO::kBytes;
   }
   __device__ std::uint32_t scores() const { return d_o(Form::kDOStages); }
   __device__ std::uint32_t sums() const { return scores() + Form::kScoreBytes; }
@@ -289,13 +293,10 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
                                   SightOfKey(c, item.sample, key).below};
     }
     PutNote<SightNote>(memory.sight_note(), sights);
-    hopper::ArriveExpecting(memory.kv_full(), Form::kKBytes + Form::kVBytes);
-#pragma unroll
-    for (int e = 0; e < Form::kE; e += kRowElements) {
-      const HeadPlace at = {e, walk.block * Form::kKeys, 0, item.kv, item.sample};
-      LoadHead(k, at, memory.k() + e * 2 * Form::kKeys, memory.kv_full());
-      if (e < Form::kU) LoadHead(v, at, memory.v() + e * 2 * Form::kKeys, memory.kv_full());
-    }
+    hopper::ArriveExpecting(memory.kv_full(), Form::K::kBytes + Form::V::kBytes);
+    const HeadPlace keys = {0, walk.block * Form::kKeys, 0, item.kv, item.sample};
+    Form::K::Load(k, keys, memory.k(), memory.kv_full());
+    Form::V::Load(v, keys, memory.v(), memory.kv_full());
     for (int g = 0; g < c.group; ++g) {
       const int head = item.kv * c.group + g;
       for (int step = 0; step < walk.steps(); ++step) {
@@ -308,21 +309,14 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
                            !Form::kBiased        ? 0
                            : c.biases == nullptr ? __float_as_int(SlopeOf(c, head))
                                                  : head});
-        hopper::ArriveExpecting(memory.q_full(ring.stage), Form::kQBytes + kRowsBytes);
-#pragma unroll
-        for (int e = 0; e < Form::kE; e += kRowElements) {
-          LoadHead(q, {e, t.row, g, item.kv, item.sample}, memory.q(ring.stage) + e * 2 * Form::kQueries,
-                   memory.q_full(ring.stage));
-        }
+        const HeadPlace queries = {0, t.row, g, item.kv, item.sample};
+        hopper::ArriveExpecting(memory.q_full(ring.stage), Form::Q::kBytes + kRowsBytes);
+        Form::Q::Load(q, queries, memory.q(ring.stage), memory.q_full(ring.stage));
         LoadBytes(p.lse2 + rows, memory.lse(ring.stage), kRowsBytes, memory.q_full(ring.stage));
         ring.Next();
         hopper::WaitFor(memory.do_empty(do_ring.stage), do_ring.parity ^ 1U);
-        hopper::ArriveExpecting(memory.do_full(do_ring.stage), Form::kDOBytes + kRowsBytes);
-#pragma unroll
-        for (int e = 0; e < Form::kU; e += kRowElements) {
-          LoadHead(d_o, {e, t.row, g, item.kv, item.sample},
-                   memory.d_o(do_ring.stage) + e * 2 * Form::kQueries, memory.do_full(do_ring.stage));
-        }
+        hopper::ArriveExpecting(memory.do_full(do_ring.stage), Form::DO::kBytes + kRowsBytes);
+        Form::DO::Load(d_o, queries, memory.d_o(do_ring.stage), memory.do_full(do_ring.stage));
         LoadBytes(p.delta + rows, memory.delta(do_ring.stage), kRowsBytes, memory.do_full(do_ring.stage));
         do_ring.Next();
       }
@@ -357,12 +351,12 @@ struct BackwardState {
   float d_scores[kScores];  // first d(probabilities)
 };
 
-// 64 × 64 of a warpgroup's sums from d[first] on, as RoundSumsKernel reads them.
-template <int kSums>
+// 64 × kColumns of a warpgroup's sums from d[first] on, as RoundSumsKernel reads them.
+template <int kColumns, int kSums>
 __device__ __forceinline__ void StoreSumsOf(std::uint32_t to, const float (&d)[kSums], int first) {
   to += threadIdx.x % kWarpgroup * 16;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kColumns / 8; ++i) {
     const float* four = &d[first + 4 * i];
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * kWarpgroup * 16), "f"(four[0]),
                  "f"(four[1]), "f"(four[2]), "f"(four[3])
@@ -491,15 +485,6 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
   }
 }
 
-// Pairs of a step of 16 queries into a matrix [keys, queries] in shared memory.
-template <typename Form>
-__device__ __forceinline__ void StorePairs(std::uint32_t matrix, int row, int step,
-                                           const std::uint32_t (&pairs)[4]) {
-  const int byte = step % 4 * 32 + static_cast<int>(threadIdx.x) % kWarp / 16 * 16;
-  hopper::StoreFourMatrices(
-      matrix + step / 4 * Form::kKeys * kRowBytes + row * kRowBytes + (byte ^ (row & 7) << 4), pairs);
-}
-
 // d(scores) of d(probabilities), in pairs and in shared memory, and the probabilities that multiply values, in pairs.
 template <typename Form>
 __device__ __forceinline__ void ScoreGradients(
@@ -537,7 +522,7 @@ __device__ __forceinline__ void ScoreGradients(
       }
       pairs[i] = d_scores[at] = PairFromFloat(T(), d.x, d.y);
     }
-    StorePairs<Form>(ds, row, first_step + step, pairs);
+    Form::Scores::StorePairs(ds, row, first_step + step, pairs);
   }
 }
 

@@ -14,10 +14,10 @@ struct WideBackwardForm
   static constexpr bool kWide = true;
   static constexpr int kScoreQueries = Sizes::kQueries / Sizes::kWorkers;  // of which a worker has scores
   static constexpr int kDOStages = kValueElements > 128 ? 1 : 2;           // two do not fit
-  static constexpr int kMatrixBytes = Sizes::kKeys * Sizes::kQueries * 2;
-  static constexpr int kScoreBytes = 2 * 2 * kMatrixBytes;        // of two steps, probabilities and ds
-  static constexpr int kSumsOfWorker = Sizes::kQueries * 64 * 4;  // a part of 64 columns
-  static constexpr int kParts = kHeadElements / Sizes::kWorkers / kRowElements;  // of a worker's columns
+  static constexpr int kMatrixBytes = Sizes::Scores::kBytes;
+  static constexpr int kScoreBytes = 2 * 2 * kMatrixBytes;  // of two steps, probabilities and ds
+  static constexpr int kSumsOfWorker = Sizes::kQueries * Sizes::kSumsColumns * 4;  // a part
+  static constexpr int kParts = Sizes::kQueryColumns / Sizes::kSumsColumns;        // of a worker's columns
   static constexpr int kSumsBytes = Sizes::kWorkers * kSumsOfWorker;
   static constexpr int kTurns = Sizes::kWorkers;  // of a tile: each worker's columns have their own
 };
@@ -70,29 +70,16 @@ __device__ __forceinline__ void WriteParts(const BackwardParams& p, const Backwa
   }
 }
 
-// d[64, 32] = a[64, kElements] · b[32, kElements]ᵀ
-template <typename Form, int kElements>
-__device__ __forceinline__ void IssueShareOfScores(std::uint32_t a, std::uint32_t b, float (&d)[16]) {
-#pragma unroll
-  for (int step = 0; step < kElements / 16; ++step) {
-    const std::uint64_t of_a = hopper::MatrixAt(a + step / 4 * Form::kKeys * kRowBytes, 0);
-    const std::uint64_t of_b = hopper::MatrixAt(b + step / 4 * Form::kQueries * kRowBytes, 0);
-    hopper::Product<typename Form::T, 32>::template Add<false, false>(
-        of_a + hopper::StepOf16<false>(step % 4), of_b + hopper::StepOf16<false>(step % 4), d, step > 0);
-  }
-  hopper::EndProducts();
-}
-
 // d[64, columns] of a[64, 64], or its transpose where kTransposed, · b[64, columns], this worker's columns: the summed dim
 // is queries, or keys.
-template <typename Form, bool kTransposed, int kSums>
+template <typename Form, bool kTransposed, typename B, int kSums>
 __device__ __forceinline__ void IssueColumns(std::uint32_t a, std::uint32_t b, float (&d)[kSums], bool add) {
-  const std::uint64_t of_a = hopper::MatrixAt(a, 0);
-  const std::uint64_t of_b = hopper::MatrixAt(b, 64 * kRowBytes);
+  using A = typename Form::Scores;
 #pragma unroll
   for (int step = 0; step < 64 / 16; ++step) {
+    const std::uint64_t of_a = kTransposed ? A::StepOfRows(a, step) : A::StepOfColumns(a, step);
     hopper::Product<typename Form::T, 2 * kSums>::template Add<kTransposed, true>(
-        of_a + hopper::StepOf16<kTransposed>(step), of_b + hopper::StepOf16<true>(step), d, step > 0 || add);
+        of_a, B::StepOfRows(b, step), d, step > 0 || add);
   }
   hopper::EndProducts();
 }
@@ -102,8 +89,11 @@ template <typename Form>
 struct WideWorker {
   using State = BackwardState<Form>;
   static_assert(Form::kKeys == 64 && Form::kQueries == 64);
-  static constexpr std::uint32_t kColumnsOfE = Form::kE / 2 / kRowElements * 64 * kRowBytes;  // in bytes
-  static constexpr std::uint32_t kColumnsOfU = Form::kU / 2 / kRowElements * 64 * kRowBytes;
+  using T = typename Form::T;
+  using K = typename Form::K;
+  using V = typename Form::V;
+  using Q = typename Form::Q;
+  using DO = typename Form::DO;
 
   const BackwardParams& p;
   const BackwardMemory<Form>& memory;
@@ -118,7 +108,7 @@ struct WideWorker {
     if (lane == 0) Arrive(barrier);
   }
   // How many bytes behind a tile's first row this worker's queries begin.
-  __device__ std::uint32_t rows() const { return worker * Form::kScoreQueries * kRowBytes; }
+  __device__ std::uint32_t rows() const { return worker * Form::kScoreQueries * Q::kRowBytes; }
   __device__ std::uint32_t probabilities(std::uint32_t which) const {
     return memory.scores() + which * 2 * Form::kMatrixBytes;
   }
@@ -128,7 +118,7 @@ struct WideWorker {
     hopper::WaitFor(memory.q_full(ring.stage), ring.parity);
     hopper::PinAll(s.scores);
     hopper::BeginProducts();
-    IssueShareOfScores<Form, Form::kE>(memory.k(), memory.q(ring.stage) + rows(), s.scores);
+    IssueScores<T, K, Q>(memory.k(), memory.q(ring.stage) + rows(), s.scores);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
   }
@@ -137,7 +127,7 @@ struct WideWorker {
 #pragma unroll
     for (int part = 0; part < Form::kParts; ++part) {
       Meet(kPartEmpty + worker, kPartThreads);
-      StoreSumsOf(memory.sums() + worker * Form::kSumsOfWorker, dq, part * 32);
+      StoreSumsOf<Form::kSumsColumns>(memory.sums() + worker * Form::kSumsOfWorker, dq, part * 32);
       hopper::ShowToCopies();
       ArriveOnly(kPartFull + worker, kPartThreads);
     }
@@ -152,7 +142,7 @@ struct WideWorker {
     hopper::WaitFor(memory.do_full(do_ring->stage), do_ring->parity);
     hopper::PinAll(s.d_scores);
     hopper::BeginProducts();
-    IssueShareOfScores<Form, Form::kU>(memory.v(), memory.d_o(do_ring->stage) + rows(), s.d_scores);
+    IssueScores<T, V, DO>(memory.v(), memory.d_o(do_ring->stage) + rows(), s.d_scores);
     std::uint32_t bend[State::kBends];
     TileNote note = GetNote<TileNote>(memory.tile_note(ring->stage));
     note.position += worker * Form::kScoreQueries;
@@ -170,7 +160,7 @@ struct WideWorker {
     for (int step = 0; step < kSteps; ++step) {
       const std::uint32_t pairs[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2],
                                       packed[4 * step + 3]};
-      StorePairs<Form>(probabilities(which), row, worker * kSteps + step, pairs);
+      Form::Scores::StorePairs(probabilities(which), row, worker * kSteps + step, pairs);
     }
     hopper::ShowToCopies();
     Meet(kMatricesWritten, 2 * kWarpgroup);
@@ -179,10 +169,11 @@ struct WideWorker {
     hopper::PinAll(s.dk);
     hopper::PinAll(dq);
     hopper::BeginProducts();
-    IssueColumns<Form, false>(probabilities(which), memory.d_o(do_ring->stage) + worker * kColumnsOfU, s.dv,
-                              true);
-    IssueColumns<Form, false>(ds(which), memory.q(ring->stage) + worker * kColumnsOfE, s.dk, true);
-    IssueColumns<Form, true>(ds(which), memory.k() + worker * kColumnsOfE, dq, false);
+    IssueColumns<Form, false, DO>(
+        probabilities(which), memory.d_o(do_ring->stage) + worker * DO::ColumnAt(Form::kU / 2), s.dv, true);
+    IssueColumns<Form, false, Q>(ds(which), memory.q(ring->stage) + worker * Q::ColumnAt(Form::kE / 2), s.dk,
+                                 true);
+    IssueColumns<Form, true, K>(ds(which), memory.k() + worker * K::ColumnAt(Form::kE / 2), dq, false);
     hopper::WaitForProducts<1>();
     hopper::PinAll(s.dv);
     hopper::PinAll(s.dk);
@@ -195,7 +186,7 @@ struct WideWorker {
       hopper::WaitFor(memory.q_full(ring->stage), ring->parity);
       hopper::PinAll(s.scores);
       hopper::BeginProducts();
-      IssueShareOfScores<Form, Form::kE>(memory.k(), memory.q(ring->stage) + rows(), s.scores);
+      IssueScores<T, K, Q>(memory.k(), memory.q(ring->stage) + rows(), s.scores);
       biases.Add(p, memory.block_note(), d_scores);
       hopper::WaitForProducts<1>();
     } else {
@@ -212,7 +203,6 @@ struct WideWorker {
 
   __device__ __forceinline__ void Store(const BlockNote& note, const State& s) const {
     const int first = note.block * Form::kKeys;
-    using T = typename Form::T;
     const auto of = [&](const AttentionView& view, int column) {
       return static_cast<T*>(view.data) + note.sample * view.sample + note.kv * view.kv_head +
              first * view.token + column;

@@ -4,12 +4,12 @@
 namespace engine::backend::cuda::attention_sm90a {
 
 template <>
-cudaError_t Forward<__nv_bfloat16, 1>(const Sm90aAttention& a, cudaStream_t stream) {
-  return Choose(a.problem, RunForward<__nv_bfloat16, 1>{a, stream});
+cudaError_t Forward<__nv_bfloat16, 2>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunForward<__nv_bfloat16, 2>{a, stream});
 }
 template <>
-cudaError_t Forward<__half, 1>(const Sm90aAttention& a, cudaStream_t stream) {
-  return Choose(a.problem, RunForward<__half, 1>{a, stream});
+cudaError_t Forward<__half, 2>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunForward<__half, 2>{a, stream});
 }
 
 }  // namespace engine::backend::cuda::attention_sm90a

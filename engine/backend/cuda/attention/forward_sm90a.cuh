@@ -31,18 +31,19 @@ struct ForwardForm {
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
-  static constexpr int kQBytes = kQueries * kE * 2;
-  static constexpr int kKBytes = kKeys * kE * 2;
-  static constexpr int kVBytes = kKeys * kU * 2;
+  using Q = BoxedMatrix<kQueries, kE>;
+  using K = BoxedMatrix<kKeys, kE>;
+  using V = BoxedMatrix<kKeys, kU>;
+  using O = BoxedMatrix<kQueries, kU>;
   // Wide heads leave no room for a tile of o beside q, so that o takes q's place in shared memory before it goes out.
   static constexpr bool kReplacesQ = kE > 128;
   // The next tile's queries are read before the last one's are done with, where shared memory and registers have room.
   static constexpr int kQStages = kReplacesQ || kGroups == 3 ? 1 : 2;
-  static constexpr int kOBytes = kReplacesQ ? 0 : kQueries * kU * 2;
+  static constexpr int kOBytes = kReplacesQ ? 0 : O::kBytes;
   static constexpr int kNoteBytes = 32;  // of a ForwardItem
   static constexpr int kBarriers = 2 * kQStages + 4 * kStages;
-  static constexpr int kSharedBytes = kBoxAlignment + kQStages * (kQBytes + kNoteBytes) +
-                                      kStages * (kKBytes + kVBytes) + kOBytes + kBarriers * 8;
+  static constexpr int kSharedBytes = kBoxAlignment + kQStages * (Q::kBytes + kNoteBytes) +
+                                      kStages * (K::kBytes + V::kBytes) + kOBytes + kBarriers * 8;
   // Together as many as the block starts with.
   static constexpr int kReaderRegisters = kGroups == 3 ? 32 : kReplacesQ ? 24 : 40;
   static constexpr int kWorkerRegisters = kGroups == 3 ? 160 : kReplacesQ ? 240 : 232;
@@ -52,9 +53,11 @@ template <typename Form>
 struct ForwardMemory {
   std::uint32_t base;
   __device__ explicit ForwardMemory(const char* raw) : base(hopper::SharedAddress(raw)) {}
-  __device__ std::uint32_t q(std::uint32_t stage) const { return base + stage * Form::kQBytes; }
-  __device__ std::uint32_t k(std::uint32_t stage) const { return q(Form::kQStages) + stage * Form::kKBytes; }
-  __device__ std::uint32_t v(std::uint32_t stage) const { return k(Form::kStages) + stage * Form::kVBytes; }
+  __device__ std::uint32_t q(std::uint32_t stage) const { return base + stage * Form::Q::kBytes; }
+  __device__ std::uint32_t k(std::uint32_t stage) const {
+    return q(Form::kQStages) + stage * Form::K::kBytes;
+  }
+  __device__ std::uint32_t v(std::uint32_t stage) const { return k(Form::kStages) + stage * Form::V::kBytes; }
   __device__ std::uint32_t o() const { return Form::kReplacesQ ? q(0) : v(Form::kStages); }
   __device__ std::uint32_t note(std::uint32_t stage) const {
     return v(Form::kStages) + Form::kOBytes + stage * Form::kNoteBytes;
@@ -138,28 +141,18 @@ __device__ __forceinline__ void ReadForward(const CUtensorMap& q, const CUtensor
       continue;
     }
     const int kv = item.head / p.common.group;
-    hopper::ArriveExpecting(q_full, Form::kQBytes);
-#pragma unroll
-    for (int e = 0; e < Form::kE; e += kRowElements) {
-      LoadHead(q, {e, item.tile.row, item.head - kv * p.common.group, kv, item.sample},
-               memory.q(q_stage) + e * 2 * Form::kQueries, q_full);
-    }
+    hopper::ArriveExpecting(q_full, Form::Q::kBytes);
+    Form::Q::Load(q, {0, item.tile.row, item.head - kv * p.common.group, kv, item.sample}, memory.q(q_stage),
+                  q_full);
     for (int block = item.last; block >= item.first; --block) {
       if (block == item.first) index = TakeItem(p);  // as late as its answer is still not waited for
       hopper::WaitFor(memory.k_empty(ring.stage), ring.parity ^ 1U);
-      hopper::ArriveExpecting(memory.k_full(ring.stage), Form::kKBytes);
-#pragma unroll
-      for (int e = 0; e < Form::kE; e += kRowElements) {
-        LoadHead(k, {e, block * Form::kKeys, 0, kv, item.sample}, memory.k(ring.stage) + e * 2 * Form::kKeys,
-                 memory.k_full(ring.stage));
-      }
+      const HeadPlace keys = {0, block * Form::kKeys, 0, kv, item.sample};
+      hopper::ArriveExpecting(memory.k_full(ring.stage), Form::K::kBytes);
+      Form::K::Load(k, keys, memory.k(ring.stage), memory.k_full(ring.stage));
       hopper::WaitFor(memory.v_empty(ring.stage), ring.parity ^ 1U);
-      hopper::ArriveExpecting(memory.v_full(ring.stage), Form::kVBytes);
-#pragma unroll
-      for (int e = 0; e < Form::kU; e += kRowElements) {
-        LoadHead(v, {e, block * Form::kKeys, 0, kv, item.sample}, memory.v(ring.stage) + e * 2 * Form::kKeys,
-                 memory.v_full(ring.stage));
-      }
+      hopper::ArriveExpecting(memory.v_full(ring.stage), Form::V::kBytes);
+      Form::V::Load(v, keys, memory.v(ring.stage), memory.v_full(ring.stage));
       ring.Next();
     }
   }
@@ -176,28 +169,13 @@ struct ForwardState {
 };
 
 template <typename Form>
-__device__ __forceinline__ void IssueScores(std::uint32_t q, std::uint32_t k,
-                                            float (&scores)[Form::kKeys / 2]) {
-#pragma unroll
-  for (int step = 0; step < Form::kE / 16; ++step) {
-    const std::uint32_t part = step / 4;
-    const std::uint64_t a = hopper::MatrixAt(q + part * Form::kQueries * kRowBytes, 0);
-    const std::uint64_t b = hopper::MatrixAt(k + part * Form::kKeys * kRowBytes, 0);
-    hopper::Product<typename Form::T, Form::kKeys>::template Add<false, false>(
-        a + hopper::StepOf16<false>(step % 4), b + hopper::StepOf16<false>(step % 4), scores, step > 0);
-  }
-  hopper::EndProducts();
-}
-
-template <typename Form>
 __device__ __forceinline__ void IssueValues(const std::uint32_t (&probabilities)[Form::kKeys / 4],
                                             std::uint32_t v, float (&o)[Form::kU / 2], bool add) {
-  const std::uint64_t b = hopper::MatrixAt(v, Form::kKeys * kRowBytes);
 #pragma unroll
   for (int step = 0; step < Form::kKeys / 16; ++step) {
     hopper::Product<typename Form::T, Form::kU>::template Add<true>(
         probabilities[4 * step], probabilities[4 * step + 1], probabilities[4 * step + 2],
-        probabilities[4 * step + 3], b + hopper::StepOf16<true>(step), o, step > 0 || add);
+        probabilities[4 * step + 3], Form::V::StepOfRows(v, step), o, step > 0 || add);
   }
   hopper::EndProducts();
 }
@@ -390,19 +368,15 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         pairs[i] = PairFromFloat(typename Form::T(), s.o[8 * sixteen + 2 * i], s.o[8 * sixteen + 2 * i + 1]);
-      const int at = worker * 64 + warp * 16 + lane % 16;
-      const int byte = sixteen % 4 * 32 + lane / 16 * 16;
-      hopper::StoreFourMatrices(
-          memory.o() + sixteen / 4 * Form::kQueries * kRowBytes + at * kRowBytes + (byte ^ (at & 7) << 4),
-          pairs);
+      Form::O::StorePairs(memory.o(), worker * 64 + warp * 16 + lane % 16, sixteen, pairs);
     }
     hopper::ShowToCopies();
     hopper::MeetWarpgroup(4 + worker);
     if (first) {
 #pragma unroll
-      for (int e = 0; e < Form::kU; e += kRowElements) {
+      for (int e = 0; e < Form::kU; e += Form::O::kPartColumns) {
         StoreHead(o_map, {e, item.tile.row + worker * 64, item.head - kv * c.group, kv, item.sample},
-                  memory.o() + e * 2 * Form::kQueries + worker * 64 * kRowBytes);
+                  memory.o() + Form::O::ColumnAt(e) + worker * 64 * Form::O::kRowBytes);
       }
       CommitStores();
     }
@@ -457,7 +431,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     }
   };
   while (true) {
-    const std::uint32_t q = memory.q(q_ring.stage) + worker * 64 * kRowBytes;
+    const std::uint32_t q = memory.q(q_ring.stage) + worker * 64 * Form::Q::kRowBytes;
     const std::uint32_t q_empty = memory.q_empty(q_ring.stage);
     hopper::WaitFor(memory.q_full(q_ring.stage), q_ring.parity);
     const ForwardItem item = GetItem(memory.note(q_ring.stage));
@@ -482,7 +456,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     TakeTurn<Form>(worker);
     hopper::PinAll(s.scores);
     hopper::BeginProducts();
-    IssueScores<Form>(q, memory.k(ring.stage), s.scores);
+    IssueScores<typename Form::T, typename Form::Q, typename Form::K>(q, memory.k(ring.stage), s.scores);
     PassTurn<Form>(worker);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
@@ -498,7 +472,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       TakeTurn<Form>(worker);
       hopper::PinAll(s.scores);
       hopper::BeginProducts();
-      IssueScores<Form>(q, memory.k(next.stage), s.scores);
+      IssueScores<typename Form::T, typename Form::Q, typename Form::K>(q, memory.k(next.stage), s.scores);
       hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
       hopper::PinAll(s.o);
       hopper::PinAll(s.probabilities);

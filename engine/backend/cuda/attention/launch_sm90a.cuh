@@ -13,20 +13,29 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-// Makes tensor maps of a problem's tensors, from which boxes of so many tokens by 64 elements of a head are read.
+// What is read or written at once: so many tokens by so many elements of a head, which are a swizzle's width.
+struct HeadBox {
+  int tokens, elements;
+};
+template <typename Matrix>
+constexpr HeadBox BoxOf() {
+  return {Matrix::kRows, Matrix::kPartColumns};
+}
+
+// Makes tensor maps of a problem's tensors.
 class TensorMaps {
  public:
   explicit TensorMaps(const AttentionProblem& problem) : p_(problem) {}
   // Maps of a tensor of queries (q, o, dq, …) or of keys (k, v, …), whose heads have so many elements: AttentionProblem::head or
   // value_head.
-  CUtensorMap Queries(const AttentionView& view, std::int64_t elements, int rows);
-  CUtensorMap Keys(const AttentionView& view, std::int64_t elements, int rows);
+  CUtensorMap Queries(const AttentionView& view, std::int64_t elements, const HeadBox& box);
+  CUtensorMap Keys(const AttentionView& view, std::int64_t elements, const HeadBox& box);
   // Why the driver refused the first map that it did refuse; cudaSuccess: it has made all.
   cudaError_t error() const { return error_; }
 
  private:
   CUtensorMap Make(const AttentionView& view, std::int64_t elements, std::int64_t tokens, std::int64_t heads,
-                   int rows);
+                   const HeadBox& box);
 
   const AttentionProblem& p_;
   cudaError_t error_ = cudaSuccess;
@@ -96,10 +105,10 @@ struct RunForward {
     const auto kernel = ForwardKernel<Form>;
     if (const cudaError_t error = Allow(kernel, Form::kSharedBytes); error != cudaSuccess) return error;
     TensorMaps maps(p);
-    const CUtensorMap q = maps.Queries(p.q, p.head, Form::kQueries);
-    const CUtensorMap k = maps.Keys(p.k, p.head, Form::kKeys);
-    const CUtensorMap v = maps.Keys(p.v, p.value_head, Form::kKeys);
-    const CUtensorMap o = maps.Queries(p.o, p.value_head, 64);
+    const CUtensorMap q = maps.Queries(p.q, p.head, BoxOf<typename Form::Q>());
+    const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
+    const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());
+    const CUtensorMap o = maps.Queries(p.o, p.value_head, {64, Form::O::kPartColumns});  // a warpgroup's
     if (maps.error() != cudaSuccess) return maps.error();
     if (params.items > a.multiprocessors) {
       params.taken = a.taken;
@@ -164,10 +173,10 @@ struct RunBackward {
     const auto kernel = BackwardKernel<Form>;
     if (const cudaError_t error = Allow(kernel, kSharedBytes); error != cudaSuccess) return error;
     TensorMaps maps(p);
-    const CUtensorMap q = maps.Queries(p.q, p.head, kTile);
-    const CUtensorMap k = maps.Keys(p.k, p.head, Form::kKeys);
-    const CUtensorMap v = maps.Keys(p.v, p.value_head, Form::kKeys);
-    const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, kTile);
+    const CUtensorMap q = maps.Queries(p.q, p.head, BoxOf<typename Form::Q>());
+    const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
+    const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());
+    const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, BoxOf<typename Form::DO>());
     if (maps.error() != cudaSuccess) return maps.error();
     SumRows(c, params.blocks);
     const std::int64_t distances = 2 * p.distance + 1;
@@ -197,7 +206,7 @@ struct RunBackward {
   void SumRows(const Common& c, int blocks_of_keys) const {
     const AttentionProblem& p = a.problem;
     constexpr int kThreads = 256;
-    constexpr int kRows = kThreads / (kOwn.value_head / 8);
+    constexpr int kRows = kThreads / LanesOfRow(kOwn.value_head);
     RowSumsParams params{.common = c,
                          .o = p.o,
                          .d_o = p.d_o,
@@ -226,9 +235,9 @@ struct RunBackward {
     const AttentionProblem& p = a.problem;
     const RoundSumsParams params{
         .common = c, .sums = a.dq_sums, .turns = a.turns, .scale = p.scale, .dq = p.dq};
-    constexpr int kRoundThreads = kTile * kOwn.sums / 64 / 64 * kWarpgroup;
     RoundSumsKernel<T, kOwn.sums, kTile, kOwn.turns>
-        <<<static_cast<unsigned>(p.batch * p.heads * c.tiles), kRoundThreads, 0, stream>>>(params);
+        <<<static_cast<unsigned>(p.batch * p.heads * c.tiles), RoundThreads(kOwn.sums, kTile), 0, stream>>>(
+            params);
     if (p.sinks == nullptr || p.d_sinks == nullptr) return;
     const SinkSumsParams sinks{.sinks = p.sinks,
                                .d_sinks = p.d_sinks,

@@ -1,9 +1,20 @@
 // What attention's gradient does with rows, before and after its products.
 #pragma once
 
+#include <bit>
+
 #include "engine/backend/cuda/attention/sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
+
+// The two warpgroups of the backward pass share what a tile gives to dq: each has 64 of 128 queries, or half of the elements of 64.
+// Columns of it that one has.
+constexpr int QueryColumns(int elements, int tile) { return tile == 128 ? elements : elements / 2; }
+// Of these, those that it adds to the sums at a time, of 64 queries.
+constexpr int SumsColumns(int elements, int tile) {
+  const int columns = QueryColumns(elements, tile);
+  return columns < 64 ? columns : 64;
+}
 
 // 64 rows of a warpgroup. Lanes of four trade what they have of four times eight columns, so that each writes 16 bytes.
 template <typename T, int kSums>
@@ -12,16 +23,17 @@ __device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, 
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
   const int at = lane % 4;
+  constexpr int kEights = kSums / 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = warp * 16 + lane / 4 + half * 8;
 #pragma unroll
-    for (int four = 0; four < kSums / 16; ++four) {
+    for (int four = 0; four < (kEights + 3) / 4; ++four) {
       std::uint32_t pairs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int from = (four * 4 + i) * 4 + half * 2;
-        pairs[i] = PairFromFloat(T(), d[from] * scale, d[from + 1] * scale);
+        pairs[i] = from < kSums ? PairFromFloat(T(), d[from] * scale, d[from + 1] * scale) : 0;
       }
       // pairs[i] of lane l becomes pairs[l] of lane i.
       std::uint32_t low = at & 1 ? pairs[0] : pairs[1];
@@ -42,7 +54,8 @@ __device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, 
       } else {
         pairs[2] = low, pairs[3] = high;
       }
-      if (row < rows && four * 32 + at * 8 < elements)
+      const bool has_eight = four * 4 + 4 <= kEights || four * 4 + at < kEights;
+      if (has_eight && row < rows && four * 32 + at * 8 < elements)
         *reinterpret_cast<uint4*>(out + row * token + four * 32 + at * 8) = {pairs[0], pairs[1], pairs[2],
                                                                              pairs[3]};
     }
@@ -116,11 +129,15 @@ struct RowSumsParams {
   SpanTables tables;
 };
 
-// lse2 and row sums, and no turn taken: kU / 8 threads a row, rows of heads next to each other. The first blocks make tables of
-// spans.
+// Threads that a row of so many values has, which add up by halves: of these each has eight, or none.
+constexpr int LanesOfRow(int values) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(values) / 8));
+}
+
+// lse2 and row sums, and no turn taken: rows of heads next to each other. The first blocks make tables of spans.
 template <typename T, int kU, int kTile, int kKeys, int kTurns>
 __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
-  constexpr int kLanes = kU / 8;
+  constexpr int kLanes = LanesOfRow(kU);
   const Common& c = p.common;
   const int block = static_cast<int>(blockIdx.x) - p.tables.thread_blocks;
   if (block < 0) {
@@ -174,9 +191,12 @@ struct RoundSumsParams {
   AttentionView dq;
 };
 
-// dq of its sums, a block a tile of a head. Of a tile a warpgroup has 64 × 64, of queries or of elements.
+// dq of its sums, a block a tile of a head. Of a tile a warpgroup has what one of the backward pass has added at a time.
+constexpr int RoundThreads(int elements, int tile) {
+  return tile / 64 * (elements / SumsColumns(elements, tile)) * kWarpgroup;
+}
 template <typename T, int kE, int kTile, int kTurns>
-__global__ void __launch_bounds__(kTile* kE / 64 / 64 * kWarpgroup)
+__global__ void __launch_bounds__(RoundThreads(kE, kTile))
     RoundSumsKernel(const __grid_constant__ RoundSumsParams p) {
   const Common& c = p.common;
   const int tile = static_cast<int>(blockIdx.x) % c.tiles;
@@ -187,19 +207,21 @@ __global__ void __launch_bounds__(kTile* kE / 64 / 64 * kWarpgroup)
   const QueryTile t = TileOf<kTile>(c, tile);
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  constexpr int kColumns = SumsColumns(kE, kTile);
+  constexpr int kFours = kColumns / 8;  // of a thread
   const float4* from =
       reinterpret_cast<const float4*>(p.sums + static_cast<std::int64_t>(blockIdx.x) * kTile * kE) +
-      worker * 8 * kWarpgroup + thread;
-  float d[32];
+      worker * kFours * kWarpgroup + thread;
+  float d[4 * kFours];
   const bool any =
       p.turns[blockIdx.x * kTurns] > 0;  // blocks have added to it: none do where its queries see no key
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kFours; ++i) {
     const float4 four = any ? __ldcs(from + i * kWarpgroup) : float4{0, 0, 0, 0};
     d[4 * i] = four.x, d[4 * i + 1] = four.y, d[4 * i + 2] = four.z, d[4 * i + 3] = four.w;
   }
   const int row = kTile == 128 ? worker * 64 : 0;
-  const int element = kTile == 128 ? 0 : worker * 64;
+  const int element = kTile == 128 ? 0 : worker * kColumns;
   T* out = static_cast<T*>(p.dq.data) + sample * p.dq.sample + kv * p.dq.kv_head +
            (head - kv * c.group) * p.dq.head + (t.row + row) * p.dq.token + element;
   StoreRows(d, p.scale, out, p.dq.token, t.rows - row, c.head - element);

@@ -21,34 +21,38 @@ Encode EncodeOf() {
 }  // namespace
 
 CUtensorMap TensorMaps::Make(const AttentionView& view, std::int64_t elements, std::int64_t tokens,
-                             std::int64_t heads, int rows) {
+                             std::int64_t heads, const HeadBox& head_box) {
   constexpr std::int64_t kBytes = 2;
   const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
   const cuuint64_t dims[5] = {size(elements), size(tokens), size(heads), size(p_.kv_heads), size(p_.batch)};
   const cuuint64_t strides[4] = {size(view.token * kBytes), size(view.head * kBytes),
                                  size(view.kv_head * kBytes), size(view.sample * kBytes)};
-  const cuuint32_t box[5] = {kRowElements, static_cast<cuuint32_t>(rows), 1, 1, 1};
+  const cuuint32_t box[5] = {static_cast<cuuint32_t>(head_box.elements),
+                             static_cast<cuuint32_t>(head_box.tokens), 1, 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   CUtensorMap map{};
   const Encode encode = EncodeOf();
   const auto dtype =
       p_.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const bool made = encode != nullptr && encode(&map, dtype, 5, view.data, dims, strides, box, steps,
-                                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  const auto swizzle = head_box.elements == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : head_box.elements == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                 : CU_TENSOR_MAP_SWIZZLE_32B;
+  const bool made =
+      encode != nullptr &&
+      encode(&map, dtype, 5, view.data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
   if (!made && error_ == cudaSuccess)
     error_ = encode == nullptr ? cudaErrorSymbolNotFound : cudaErrorInvalidValue;
   return map;
 }
 
-CUtensorMap TensorMaps::Queries(const AttentionView& view, std::int64_t elements, int rows) {
-  return Make(view, elements, p_.queries, p_.heads / p_.kv_heads, rows);
+CUtensorMap TensorMaps::Queries(const AttentionView& view, std::int64_t elements, const HeadBox& box) {
+  return Make(view, elements, p_.queries, p_.heads / p_.kv_heads, box);
 }
-CUtensorMap TensorMaps::Keys(const AttentionView& view, std::int64_t elements, int rows) {
+CUtensorMap TensorMaps::Keys(const AttentionView& view, std::int64_t elements, const HeadBox& box) {
   AttentionView keys = view;
   keys.head = elements;  // the stride of a dim of one
-  return Make(keys, elements, p_.keys, 1, rows);
+  return Make(keys, elements, p_.keys, 1, box);
 }
 
 namespace {

@@ -18,8 +18,6 @@ namespace engine::backend::cuda::attention_sm90a {
 
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kWarpsOfGroup = 4;
-inline constexpr int kRowBytes = 128;    // of a box
-inline constexpr int kRowElements = 64;  // of 16 bits
 inline constexpr int kBoxAlignment = 1024;
 inline constexpr float kLog2E = 1.4426950408889634F;
 
@@ -121,7 +119,7 @@ __device__ __forceinline__ void Arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Boxes of 64 elements of `rows` tokens of a head.
+// The first element of a box of tokens of a head.
 struct HeadPlace {
   int element, token, head, kv_head, sample;
 };
@@ -160,6 +158,69 @@ __device__ __forceinline__ void AddFloats(void* to, std::uint32_t shared, int by
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
                "r"(shared), "r"(bytes)
                : "memory");
+}
+
+// ------------------------------------------------------------------------------------------------------- matrices
+
+// The widest swizzle's columns of 16 bits that all columns are a multiple of.
+constexpr int WidestPart(int columns) { return columns % 64 == 0 ? 64 : columns % 32 == 0 ? 32 : 16; }
+
+// A matrix of elements of 16 bits in shared memory: parts of kPart columns of all rows, one behind the other, each as a box with
+// a swizzle of that width brings it. Products take whole parts for their columns.
+template <int kRowCount, int kColumnCount, int kPart = WidestPart(kColumnCount)>
+struct BoxedMatrix {
+  static_assert(kColumnCount % kPart == 0);
+  static constexpr int kRows = kRowCount;
+  static constexpr int kColumns = kColumnCount;
+  static constexpr int kPartColumns = kPart;
+  static constexpr int kRowBytes = kPart * 2;
+  static constexpr int kPartBytes = kRows * kRowBytes;
+  static constexpr int kBytes = kRows * kColumns * 2;
+
+  // How many bytes behind the first part the one begins whose first column it is.
+  static constexpr int ColumnAt(int column) { return column * kRows * 2; }
+
+  // Operands of products that sum over columns, or over rows: the step's 16 of these, of what begins at an address.
+  static __device__ __forceinline__ std::uint64_t StepOfColumns(std::uint32_t at, int step) {
+    constexpr int kSteps = kPart / 16;
+    return hopper::MatrixAt<kRowBytes>(at + step / kSteps * kPartBytes, 0) +
+           hopper::StepOf16<false>(step % kSteps);
+  }
+  static __device__ __forceinline__ std::uint64_t StepOfRows(std::uint32_t at, int step) {
+    return hopper::MatrixAt<kRowBytes>(at, kPartBytes) + hopper::StepOf16<true, kRowBytes>(step);
+  }
+
+  // Reads all columns of a head: at.element is 0.
+  static __device__ __forceinline__ void Load(const CUtensorMap& tensor, const HeadPlace& at,
+                                              std::uint32_t shared, std::uint32_t barrier) {
+#pragma unroll
+    for (int column = 0; column < kColumns; column += kPart) {
+      LoadHead(tensor, {column, at.token, at.head, at.kv_head, at.sample}, shared + ColumnAt(column),
+               barrier);
+    }
+  }
+
+  // Writes pairs of a step of 16 columns as hopper::StoreFourMatrices does: `row` is the one that this lane gives the address of.
+  static __device__ __forceinline__ void StorePairs(std::uint32_t shared, int row, int step,
+                                                    const std::uint32_t (&pairs)[4]) {
+    constexpr int kSteps = kPart / 16;
+    const int byte = step % kSteps * 32 + static_cast<int>(threadIdx.x) % kWarp / 16 * 16;
+    hopper::StoreFourMatrices(
+        shared + step / kSteps * kPartBytes + row * kRowBytes + hopper::Swizzled<kRowBytes>(row, byte),
+        pairs);
+  }
+};
+
+// d[64, rows] = a[64, columns] · b[rows, columns]ᵀ, of rows of two matrices: under way when this returns.
+template <typename T, typename A, typename B, int kSums>
+__device__ __forceinline__ void IssueScores(std::uint32_t a, std::uint32_t b, float (&d)[kSums]) {
+  static_assert(A::kColumns == B::kColumns);
+#pragma unroll
+  for (int step = 0; step < A::kColumns / 16; ++step) {
+    hopper::Product<T, 2 * kSums>::template Add<false, false>(A::StepOfColumns(a, step),
+                                                              B::StepOfColumns(b, step), d, step > 0);
+  }
+  hopper::EndProducts();
 }
 
 // ---------------------------------------------------------------------------------------------------------- draws

@@ -132,18 +132,26 @@ __device__ __forceinline__ void WaitForStores() { asm volatile("cp.async.bulk.wa
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-// A matrix in shared memory as boxes with 128-byte swizzle have it, from an address on. `stride` is read where the summed
-// dim is not the inner one: bytes from 64 elements of the inner dim to the next 64.
+// A matrix in shared memory as boxes whose rows and whose swizzle are of kRowBytes bytes (128, 64 or 32) have it, from an address
+// on that is a multiple of eight rows. `stride` is read where the summed dim is not the inner one: bytes from a row's elements of
+// the inner dim to as many next ones.
+template <int kRowBytes = 128>
 __device__ __forceinline__ std::uint64_t MatrixAt(std::uint32_t shared, std::uint32_t stride) {
-  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
-  constexpr std::uint64_t kEightRows = 1024;  // bytes
+  static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32);
+  constexpr std::uint64_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
+  constexpr std::uint64_t kEightRows = 8 * kRowBytes;  // bytes
   return (shared & 0x3FFFFU) >> 4 | static_cast<std::uint64_t>(stride >> 4) << 16 | (kEightRows >> 4) << 32 |
-         kSwizzle128;
+         kSwizzle << 62;
 }
 // What a step of 16 along the summed dim adds to MatrixAt.
-template <bool kSummedDimOuter>
+template <bool kSummedDimOuter, int kRowBytes = 128>
 __device__ constexpr std::uint64_t StepOf16(int steps) {
-  return static_cast<std::uint64_t>(steps) * (kSummedDimOuter ? 16 * 128 : 16 * 2) / 16;
+  return static_cast<std::uint64_t>(steps) * (kSummedDimOuter ? 16 * kRowBytes : 16 * 2) / 16;
+}
+// Where a row's byte stands in it: the swizzle moves pieces of 16 bytes.
+template <int kRowBytes>
+__device__ __forceinline__ std::uint32_t Swizzled(std::uint32_t row, std::uint32_t byte) {
+  return byte ^ (row / (128 / kRowBytes) % (kRowBytes / 16)) << 4;
 }
 
 // The same of a step of 32 bytes, where the summed dim is the inner one.

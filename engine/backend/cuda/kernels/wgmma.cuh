@@ -31,7 +31,11 @@ __device__ __forceinline__ void PinAll(std::uint32_t (&a)[kCount]) {
 #define ENGINE_TEN_NAMES(a) \
   "%" #a "0,%" #a "1,%" #a "2,%" #a "3,%" #a "4,%" #a "5,%" #a "6,%" #a "7,%" #a "8,%" #a "9"
 #define ENGINE_NAMES_16 ENGINE_TEN_NAMES() ",%10,%11,%12,%13,%14,%15"
+#define ENGINE_NAMES_24 ENGINE_TEN_NAMES() "," ENGINE_TEN_NAMES(1) ",%20,%21,%22,%23"
 #define ENGINE_NAMES_32 ENGINE_TEN_NAMES() "," ENGINE_TEN_NAMES(1) "," ENGINE_TEN_NAMES(2) ",%30,%31"
+#define ENGINE_NAMES_48 \
+  ENGINE_TEN_NAMES()    \
+  "," ENGINE_TEN_NAMES(1) "," ENGINE_TEN_NAMES(2) "," ENGINE_TEN_NAMES(3) ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define ENGINE_NAMES_64                                                                         \
   ENGINE_TEN_NAMES()                                                                            \
   "," ENGINE_TEN_NAMES(1) "," ENGINE_TEN_NAMES(2) "," ENGINE_TEN_NAMES(3) "," ENGINE_TEN_NAMES( \
@@ -45,7 +49,9 @@ __device__ __forceinline__ void PinAll(std::uint32_t (&a)[kCount]) {
 #define ENGINE_4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define ENGINE_D16(i) ENGINE_4(i), ENGINE_4((i) + 4), ENGINE_4((i) + 8), ENGINE_4((i) + 12)
 #define ENGINE_D_16 ENGINE_D16(0)
+#define ENGINE_D_24 ENGINE_D_16, ENGINE_4(16), ENGINE_4(20)
 #define ENGINE_D_32 ENGINE_D16(0), ENGINE_D16(16)
+#define ENGINE_D_48 ENGINE_D_32, ENGINE_D16(32)
 #define ENGINE_D_64 ENGINE_D_32, ENGINE_D16(32), ENGINE_D16(48)
 #define ENGINE_D_128 ENGINE_D_64, ENGINE_D16(64), ENGINE_D16(80), ENGINE_D16(96), ENGINE_D16(112)
 
@@ -82,20 +88,26 @@ struct Product;
   ENGINE_PRODUCT_OF(__nv_bfloat16, "bf16", n, count, __VA_ARGS__) \
   ENGINE_PRODUCT_OF(__half, "f16", n, count, __VA_ARGS__)
 ENGINE_PRODUCT(32, 16, 16, 17, 18, 19, 20, 21, 22)
+ENGINE_PRODUCT(48, 24, 24, 25, 26, 27, 28, 29, 30)
 ENGINE_PRODUCT(64, 32, 32, 33, 34, 35, 36, 37, 38)
+ENGINE_PRODUCT(96, 48, 48, 49, 50, 51, 52, 53, 54)
 ENGINE_PRODUCT(128, 64, 64, 65, 66, 67, 68, 69, 70)
 ENGINE_PRODUCT(256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef ENGINE_PRODUCT
 #undef ENGINE_PRODUCT_OF
 #undef ENGINE_TEN_NAMES
 #undef ENGINE_NAMES_16
+#undef ENGINE_NAMES_24
 #undef ENGINE_NAMES_32
+#undef ENGINE_NAMES_48
 #undef ENGINE_NAMES_64
 #undef ENGINE_NAMES_128
 #undef ENGINE_4
 #undef ENGINE_D16
 #undef ENGINE_D_16
+#undef ENGINE_D_24
 #undef ENGINE_D_32
+#undef ENGINE_D_48
 #undef ENGINE_D_64
 #undef ENGINE_D_128
 
