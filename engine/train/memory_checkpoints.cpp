@@ -77,7 +77,9 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(const RunContext& run, std::
   for (const auto& [iteration, note] : here) offered.push_back(iteration);
   ASSIGN_OR_RETURN(const std::int64_t newest, NewestOfAll(run, std::move(offered), least));
   if (newest < 0) return std::nullopt;
-  ASSIGN_OR_RETURN(const Position position, Position::FromText(here.at(newest)));
+  const auto found = here.find(newest);
+  if (found == here.end()) return Internal("no copy of iteration {} in this host's memory", newest);
+  ASSIGN_OR_RETURN(const Position position, Position::FromText(found->second));
   return position;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -167,13 +168,19 @@ recipe::Recipe ExpertsRecipe(const TempDir& folder, const std::vector<std::strin
   return loaded.recipe;
 }
 
+// ENGINE_TEST_KILLS: how often, for a longer trial by hand.
+int KillsWanted(int usual) {
+  const char* const number = std::getenv("ENGINE_TEST_KILLS");
+  return number != nullptr ? std::atoi(number) : usual;
+}
+
 }  // namespace
 
-TEST_CASE("50 times kill -9: always resumed from a whole checkpoint, to the same weights") {
+TEST_CASE("20 times kill -9: always resumed from a whole checkpoint, to the same weights") {
   const TempDir folder;
   WriteDataset(folder / "text", 60);
   std::mt19937 random(20);
-  Kills kills{.wanted = 50};
+  Kills kills{.wanted = KillsWanted(20)};
   for (int runs = 0; kills.done < kills.wanted; ++runs) {
     const std::vector<std::string> sets = KilledRun({"model.layers=2", kLayouts[runs % 2]});
     CompareWithCalmRun(RunRecipe(folder, sets), folder, runs, random, &kills);
@@ -181,11 +188,11 @@ TEST_CASE("50 times kill -9: always resumed from a whole checkpoint, to the same
   CHECK(kills.while_writing >= kills.wanted / 4);
 }
 
-TEST_CASE("12 times kill -9 of a run with experts: always resumed, to the same weights") {
+TEST_CASE("8 times kill -9 of a run with experts: always resumed, to the same weights") {
   const TempDir folder;
   WriteDataset(folder / "text", 60);
   std::mt19937 random(21);
-  Kills kills{.wanted = 12};
+  Kills kills{.wanted = KillsWanted(8)};
   const std::vector<std::string> layouts[] = {
       {"parallelism.ep=2"}, {"parallelism.ep=2", "parallelism.dp=2", "parallelism.zero_stage=1"}};
   for (int runs = 0; kills.done < kills.wanted; ++runs) {
