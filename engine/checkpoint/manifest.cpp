@@ -23,6 +23,7 @@ constexpr int kMostDepth = 16;
 // Optional: older manifests have none.
 constexpr const char* kFingerprints = "fingerprints";
 constexpr const char* kScheduleSamples = "schedule_samples";
+constexpr const char* kGuard = "guard";
 // Versions of draws, which are 1 where they are missing.
 constexpr const char* kAttentionDraws = "attention_draws";
 constexpr const char* kDropoutDraws = "dropout_draws";
@@ -56,6 +57,16 @@ Json ToJson(const TensorInfo& tensor, const std::vector<Piece>& pieces) {
           {"pieces", list}};
 }
 
+Json ToJson(const GuardState& guard) {
+  Json left_out = Json::array();
+  for (const recipe::IterationRange& range : guard.left_out) left_out.push_back({range.first, range.last});
+  return {{"losses", guard.losses},
+          {"grad_norms", guard.grad_norms},
+          {"left_out", std::move(left_out)},
+          {"rewinds", guard.rewinds},
+          {"skips", guard.skips}};
+}
+
 Json ToJson(const Manifest& manifest) {
   const Metadata& metadata = manifest.metadata;
   Json files = Json::array();
@@ -84,6 +95,7 @@ Json ToJson(const Manifest& manifest) {
     if (metadata.*draws.version > 1) root[draws.key] = metadata.*draws.version;
   }
   if (!metadata.fingerprints.empty()) root[kFingerprints] = metadata.fingerprints;
+  if (metadata.guard != GuardState()) root[kGuard] = ToJson(metadata.guard);
   return root;
 }
 
@@ -128,6 +140,37 @@ absl::StatusOr<Shape> Integers(const Json& value, const std::string& where) {
   return shape;
 }
 
+absl::StatusOr<std::vector<double>> Numbers(const Json& value, const std::string& where) {
+  if (!value.is_array()) return DataLoss("{} is not a list", where);
+  std::vector<double> numbers;
+  for (const Json& item : value) {
+    if (!item.is_number()) return DataLoss("{} has what is not a number", where);
+    numbers.push_back(item.get<double>());
+  }
+  return numbers;
+}
+
+absl::StatusOr<GuardState> ParseGuard(const Json& root) {
+  RETURN_IF_ERROR(CheckKeys(root, {"losses", "grad_norms", "left_out", "rewinds", "skips"}, kGuard));
+  GuardState guard;
+  ASSIGN_OR_RETURN(guard.losses, Numbers(root["losses"], "guard.losses"));
+  ASSIGN_OR_RETURN(guard.grad_norms, Numbers(root["grad_norms"], "guard.grad_norms"));
+  if (guard.losses.size() != guard.grad_norms.size())
+    return DataLoss("guard has {} losses and {} norms", guard.losses.size(), guard.grad_norms.size());
+  if (!root["left_out"].is_array()) return DataLoss("guard.left_out is not a list");
+  for (const Json& item : root["left_out"]) {
+    ASSIGN_OR_RETURN(const Shape ends, Integers(item, "a range of guard.left_out"));
+    if (ends.rank() != 2 || ends[0] < 1 || ends[1] < ends[0])
+      return DataLoss("{} of guard.left_out are no iterations from one to another", ends.ToString());
+    guard.left_out.push_back({ends[0], ends[1]});
+  }
+  ASSIGN_OR_RETURN(guard.rewinds, Integer(root["rewinds"], "guard.rewinds"));
+  if (guard.rewinds < 0) return DataLoss("guard.rewinds is negative");
+  ASSIGN_OR_RETURN(guard.skips, Integer(root["skips"], "guard.skips"));
+  if (guard.skips < 0) return DataLoss("guard.skips is negative");
+  return guard;
+}
+
 absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
   Metadata metadata;
   ASSIGN_OR_RETURN(metadata.iteration, Integer(root["iteration"], "iteration"));
@@ -150,6 +193,9 @@ absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
   if (root.contains(kScheduleSamples)) {
     ASSIGN_OR_RETURN(metadata.schedule_samples, Integer(root[kScheduleSamples], kScheduleSamples));
     if (metadata.schedule_samples < 0) return DataLoss("{} is negative", kScheduleSamples);
+  }
+  if (root.contains(kGuard)) {
+    ASSIGN_OR_RETURN(metadata.guard, ParseGuard(root[kGuard]));
   }
   for (const Draws& draws : kDraws) {
     if (!root.contains(draws.key)) continue;
@@ -288,7 +334,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
       CheckKeys(root,
                 {"format", "version", "manifest_checksum", "iteration", "consumed_samples", "seed",
                  "adam_step", "plan_hash", "recipe", "engine_version", "mesh", "files", "tensors"},
-                "the manifest", {kFingerprints, kScheduleSamples, kAttentionDraws, kDropoutDraws}));
+                "the manifest", {kFingerprints, kScheduleSamples, kAttentionDraws, kDropoutDraws, kGuard}));
   Manifest manifest;
   ASSIGN_OR_RETURN(manifest.metadata, ParseMetadata(root));
   ASSIGN_OR_RETURN(manifest.files, ParseFiles(root["files"]));

@@ -10,6 +10,7 @@
 
 #include "engine/base/dtype.h"
 #include "engine/base/shape.h"
+#include "engine/recipe/iteration_range.h"
 
 namespace engine::checkpoint {
 
@@ -20,6 +21,17 @@ struct TensorInfo {
   DType dtype = DType::kF32;
 
   std::int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
+};
+
+// What a run with a [guard] (recipe.h) remembers of the numbers before, so that it judges the same again when it goes on from here.
+struct GuardState {
+  std::vector<double> losses;  // of the last iterations that were trained, as many as the window has at most
+  std::vector<double> grad_norms;                // of the same
+  std::vector<recipe::IterationRange> left_out;  // by the guard, not by the recipe
+  std::int64_t rewinds = 0;                      // so far
+  std::int64_t skips = 0;                        // updates that were skipped, the last ones in a row
+
+  bool operator==(const GuardState&) const = default;
 };
 
 struct Metadata {
@@ -42,6 +54,8 @@ struct Metadata {
   // Fingerprints (size and checksum) of the files that the run read besides its recipe, by a name for people
   // ("data text_document.bin"). Empty in checkpoints that were written before there were any.
   std::map<std::string, std::string> fingerprints = {};
+  GuardState guard =
+      {};  // as it begins where the run has no guard, and in checkpoints that were written before there was one
 };
 
 // Names: unique, no name a folder of another ("a" and "a/b"), 1 to 512 printable ASCII characters without

@@ -56,10 +56,12 @@ absl::StatusOr<std::vector<std::int64_t>> ListIterations(const std::string& root
 }
 
 absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& root,
-                                                           std::vector<std::string>* reports) {
+                                                           std::vector<std::string>* reports,
+                                                           std::int64_t last) {
   ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, ListIterations(root));
   std::reverse(iterations.begin(), iterations.end());
   for (std::int64_t iteration : iterations) {
+    if (iteration > last) continue;
     const std::string folder = IterationPath(root, iteration);
     const absl::Status status = OpenAndVerify(folder);
     if (status.ok()) return std::optional<std::string>(folder);
@@ -93,8 +95,24 @@ void Retention::Resumed(std::int64_t iteration) {
 
 void Retention::Saved(std::int64_t iteration) {
   newest_ = iteration;
+  abandoned_.erase(iteration);
   std::erase(saved_, iteration);
   saved_.push_back(iteration);
+}
+
+absl::Status Retention::WentBack(std::int64_t iteration) {
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> iterations, ListIterations(root_));
+  for (const std::int64_t behind : iterations) {
+    if (behind > iteration && behind <= newest_) abandoned_.insert(behind);
+  }
+  std::erase_if(saved_, [&](std::int64_t saved) { return saved > iteration; });
+  newest_ = iteration;
+  return absl::OkStatus();
+}
+
+absl::Status Retention::DeleteOwn(std::int64_t iteration) const {
+  const absl::StatusOr<std::int64_t> held = ReadIteration(IterationPath(root_, iteration));
+  return held.ok() && *held != iteration ? absl::OkStatus() : Delete(root_, iteration);
 }
 
 bool Retention::IsWhole(std::int64_t iteration) {
@@ -107,6 +125,8 @@ bool Retention::IsWhole(std::int64_t iteration) {
 }
 
 absl::Status Retention::Prune() {
+  for (; !abandoned_.empty(); abandoned_.erase(abandoned_.begin()))
+    RETURN_IF_ERROR(DeleteOwn(*abandoned_.begin()));
   if (keep_ < 1) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, ListIterations(root_));
   std::erase_if(iterations, [&](std::int64_t iteration) { return iteration > newest_; });
@@ -126,9 +146,7 @@ absl::Status Retention::Prune() {
   const std::int64_t oldest = *std::min_element(kept.begin(), kept.end());
   for (std::int64_t iteration : iterations) {
     if (iteration >= oldest) break;
-    const absl::StatusOr<std::int64_t> held = ReadIteration(IterationPath(root_, iteration));
-    if (held.ok() && *held != iteration) continue;
-    RETURN_IF_ERROR(Delete(root_, iteration));
+    RETURN_IF_ERROR(DeleteOwn(iteration));
   }
   return absl::OkStatus();
 }

@@ -5,8 +5,10 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +18,12 @@ namespace engine::checkpoint {
 // Iterations that ROOT has a folder for, rising, whole or not. A root that does not exist is empty.
 absl::StatusOr<std::vector<std::int64_t>> ListIterations(const std::string& root);
 
-// The folder of the newest checkpoint that opens and whose checksums all match; nullopt if there is none.
-// Each newer one that is damaged or incomplete adds a line with the reason to *reports.
+// The folder of the newest checkpoint, of iteration `last` or before, that opens and whose checksums all match; nullopt if
+// there is none. Each newer one that is damaged or incomplete adds a line with the reason to *reports.
+inline constexpr std::int64_t kAnyIteration = std::numeric_limits<std::int64_t>::max();
 absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& root,
-                                                           std::vector<std::string>* reports);
+                                                           std::vector<std::string>* reports,
+                                                           std::int64_t last = kAnyIteration);
 
 // Removes what processes that died left in ROOT: unfinished writes and deletions. A checkpoint that was just
 // being replaced, on a file system without atomic exchange, gets its name back. Folders of live writers are
@@ -38,8 +42,11 @@ class Retention {
   // The run goes on from this checkpoint, whose checksums match.
   void Resumed(std::int64_t iteration);
   void Saved(std::int64_t iteration);
+  // The run goes on from this checkpoint, or with 0 perhaps from none, though it has been further: its own checkpoints behind that are
+  // of iterations that did not count. Until the next one is saved they stay, as a run that is killed has no better ones.
+  absl::Status WentBack(std::int64_t iteration);
 
-  // Deletes the checkpoints that are older than those that stay, if there are `keep` of these. Never deletes
+  // Deletes those, but what has been saved anew since. Then deletes the checkpoints that are older than those that stay, if there are `keep` of these. Never deletes
   // one that is newer than what was resumed or saved last, nor one that holds another iteration than it is
   // named for: those are somebody's copies, and count for nothing here. A crash at any moment leaves whole
   // checkpoints and leftovers, no halves.
@@ -47,11 +54,14 @@ class Retention {
 
  private:
   bool IsWhole(std::int64_t iteration);
+  // Does nothing where the folder holds another iteration than it is named for.
+  absl::Status DeleteOwn(std::int64_t iteration) const;
 
   std::string root_;
   int keep_ = 0;
   std::int64_t newest_ = -1;               // last iteration resumed or saved
   std::vector<std::int64_t> saved_;        // iterations that this process saved, oldest save first
+  std::set<std::int64_t> abandoned_;       // iterations whose checkpoints the run has gone back behind
   std::map<std::int64_t, bool> verified_;  // iterations that it found: whether their checksums match
 };
 

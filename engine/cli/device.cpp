@@ -9,6 +9,7 @@
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/base/memory_limit.h"
 #include "engine/cli/process_group.h"
+#include "engine/train/outcome.h"
 #ifdef ENGINE_CUDA
 #include "engine/cli/cuda_device.h"
 #endif
@@ -106,6 +107,14 @@ absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
 }
 
 int ExitCodeOf(const absl::Status& status) {
+  switch (train::VerdictOf(status)) {
+    case train::Verdict::kNone:
+      break;
+    case train::Verdict::kMachine:
+      return kMachineSuspect;
+    case train::Verdict::kTrue:
+      return kBadNumber;
+  }
   if (absl::IsAborted(status)) return kPeerLost;
   return absl::IsInternal(status) ? kDeviceFailed : kFailed;
 }

@@ -32,6 +32,9 @@ enum ExitCode {
   kDeviceFailed = 4,  // the device or one of its libraries failed while it ran
   kPeerLost = 5,      // another rank failed or was lost, or the ranks did not come together
   kStopped = 6,       // of a rank to our supervisor: stopped by a signal, and saved
+  // What [guard] has found out about a bad number, by Megatron-LM's numbers (rerun_state_machine.py).
+  kMachineSuspect = 16,  // a machine computes or stores something wrong
+  kBadNumber = 17,       // no machine: the model or the data
 };
 
 // Facts of the device that the planner needs, without touching it.

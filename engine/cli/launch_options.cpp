@@ -99,7 +99,7 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
 bool MayGoWell(int code) {
   const int signal = code - kSignalBase;
   const bool was_killed = signal > 0 && signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
-  return code == kDeviceFailed || code == kPeerLost || was_killed;
+  return code == kDeviceFailed || code == kPeerLost || code == kMachineSuspect || was_killed;
 }
 
 // A host may take its own name for a loopback address (Debian's /etc/hosts), where no other host can come.
@@ -239,8 +239,8 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
   command
       ->add_option(
           "--retry-code", options->retry_code,
-          "Exit code where another try may go well: the device failed, a rank was lost or killed, or the run "
-          "hung (default: 4, 5, or 128 + n)")
+          "Exit code where another try may go well: the device failed, a rank was lost or killed, the run "
+          "hung, or a machine is suspect (default: 4, 5, 16, or 128 + n)")
       ->check(CLI::Range(1, 255))
       ->type_name("CODE")
       ->group(kProcesses);

@@ -195,10 +195,12 @@ std::string ExitCodes() {
       "  {}  no device will do, or a library of it is missing or too old; nothing was started\n"
       "  {}  the device or a library of it failed while it ran\n"
       "  {}  another rank failed or was lost, or the ranks did not come together\n"
+      "  {} a machine computes or stores something wrong, as [guard] has found out\n"
+      "  {} an iteration was bad both times that [guard] had it trained: the model or the data\n"
       "Of several processes, the code of the rank that failed first. 128 + n where signal n ended it, or was "
       "the second Ctrl-C or SIGTERM, which stops all at once and saves nothing.",
       static_cast<int>(kFailed), static_cast<int>(kNoDevice), static_cast<int>(kDeviceFailed),
-      static_cast<int>(kPeerLost));
+      static_cast<int>(kPeerLost), static_cast<int>(kMachineSuspect), static_cast<int>(kBadNumber));
 }
 
 }  // namespace

@@ -76,11 +76,30 @@ absl::Status RankExecutor::StartControl() {
   return absl::OkStatus();
 }
 
+absl::Status RankExecutor::Restart() {
+  ENGINE_CHECK(started_.empty(), "{} iterations have not been waited for", started_.size());
+  WaitForPrefetch();
+  prefetch_ = {};
+  for (const OptimizerRange& range : OptimizerState()) {
+    for (const OptimizerRange::State& state : range.states)
+      RETURN_IF_ERROR(Clear(state.data, (range.end - range.begin) * SizeOf(state.dtype)));
+  }
+  return StartControl();
+}
+
+absl::Status RankExecutor::Clear(std::byte* data, std::int64_t bytes) {
+  constexpr std::int64_t kAtOnce = std::int64_t{16} << 20;
+  const std::vector<std::byte> zeros(static_cast<size_t>(std::min(bytes, kAtOnce)));
+  for (std::int64_t at = 0; at < bytes; at += kAtOnce)
+    RETURN_IF_ERROR(backend_->Upload(data + at, zeros.data(), std::min(kAtOnce, bytes - at)));
+  return absl::OkStatus();
+}
+
 absl::Status RankExecutor::StartState(const plan::State& state) {
   const std::vector<double>& fill = state.spec.fill;
-  if (fill.empty()) return absl::OkStatus();  // the arena is zeros
-  std::vector<std::byte> host(static_cast<size_t>(state.buffer.bytes()));
-  for (size_t i = 0; i < static_cast<size_t>(state.buffer.elements); ++i) {
+  std::vector<std::byte> host(
+      static_cast<size_t>(state.buffer.bytes()));  // zeros, where nothing else is said
+  for (size_t i = 0; !fill.empty() && i < static_cast<size_t>(state.buffer.elements); ++i) {
     const double number = fill[i % fill.size()];
     if (state.buffer.dtype == DType::kF64) {
       reinterpret_cast<double*>(host.data())[i] = number;

@@ -148,6 +148,9 @@ class RankExecutor {
   // Reads the inputs of the next Launch, which is of the same program, on a thread of its own; that Launch then
   // ignores its `feed`.
   void Prefetch(Feed feed, std::int32_t program = kLargest);
+  // All started iterations have been waited for. Control block, the optimizer's states and the model's are as before the first iteration, as in an
+  // executor that was just made; and inputs that were read ahead are forgotten.
+  absl::Status Restart();
   // Afterwards no thread of the executor calls a feed.
   void WaitForPrefetch();
   // Waits for the oldest started iteration.
@@ -201,6 +204,7 @@ class RankExecutor {
   // The control block and the states as they are before the first iteration.
   absl::Status StartControl();
   absl::Status StartState(const plan::State& state);
+  absl::Status Clear(std::byte* data, std::int64_t bytes);
   // As the backend copies them, without their places in the host's memory.
   std::vector<StatePart> PartsOf(const std::vector<plan::SnapshotPart>& planned) const;
   // at_once: microbatches that a step of its segment runs; before: the launch of the instruction before it.

@@ -57,6 +57,8 @@ constexpr const char* kMaskedDocuments =
     "tokens of a tokenizer whose files are known";
 constexpr const char* kTikTokenizer = "TikTokenizer's files are not read; data sets may be of any tokenizer";
 constexpr const char* kBatchGrows = "the global batch grows as --rampup-batch-size says, or not at all";
+constexpr const char* kNonfinite =
+    "a loss that is not finite ends a run, unless guard.on_nonfinite says otherwise";
 constexpr const char* kOtherWeights = "a run begins with weights of its own or with its own checkpoint";
 
 std::vector<MegatronFlag> ModelFlags() {
@@ -457,9 +459,16 @@ std::vector<MegatronFlag> RunFlags() {
       Note(kOne, "--profile-step-end", kProfiler),
       Note(kMany, "--profile-ranks", kProfiler),
       Note(kNone, "--use-pytorch-profiler", kProfiler),
-      Note(kNone, "--no-check-for-nan-in-loss-and-grad", "a loss that is not finite always ends a run"),
-      Note(kNone, "--check-for-spiky-loss", "engine run --check looks at every instruction"),
-      Note(kOne, "--rerun-mode", "engine run --check looks at every instruction"),
+      Note(kNone, "--check-for-nan-in-loss-and-grad", kNonfinite),
+      Note(kNone, "--no-check-for-nan-in-loss-and-grad", kNonfinite),
+      Note(kNone, "--check-for-spiky-loss",
+           "guard.on_spike leaves spikes out; Megatron-LM trains one once more, and goes on"),
+      Note(kOne, "--rerun-mode",
+           "guard.rerun = true trains a bad iteration once more, and ends with 16 where a machine is "
+           "suspect, 17 where none is"),
+      Warned(kMany, "--iterations-to-skip",
+             "guard.skip_iterations names those that are left out, counted from 1; releases of Megatron-LM "
+             "count from 0 or from 1"),
   };
 }
 

@@ -64,9 +64,9 @@ class Writer {
         {"backoffLimit", 0},
         {"podFailurePolicy",
          {{"rules",
-           Json::array(
-               {{{"action", "FailJob"},
-                 {"onExitCodes", {{"containerName", "engine"}, {"operator", "In"}, {"values", {1, 2}}}}}})}}},
+           Json::array({{{"action", "FailJob"},
+                         {"onExitCodes",
+                          {{"containerName", "engine"}, {"operator", "In"}, {"values", {1, 2, 17}}}}}})}}},
         {"template", {{"spec", pod}}}};
     if (launch_.time_limit_s > 0) spec["activeDeadlineSeconds"] = launch_.time_limit_s;
     Json object = Head("jobset.x-k8s.io/v1alpha2", "JobSet");

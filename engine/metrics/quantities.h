@@ -172,6 +172,24 @@ inline constexpr Quantity kStall{
     .help = "How long training stood still for checkpoints since the one before."};
 inline constexpr Quantity kSavedAt{.metric = "engine_checkpoint_last_success_timestamp_seconds",
                                    .help = "When the last checkpoint was whole on disk, as Unix time."};
+// Of iterations that are left out.
+inline constexpr Quantity kLeftOutIterations{.key = "left_out_iterations",
+                                             .tag = "engine/left-out-iterations",
+                                             .metric = "engine_left_out_iterations_total",
+                                             .type = Quantity::Type::kCounter,
+                                             .help = "Iterations whose data was consumed without training.",
+                                             .integer = true};
+// Of a return to a checkpoint.
+inline constexpr Quantity kRewinds{.key = "rewinds",
+                                   .tag = "engine/rewinds",
+                                   .metric = "engine_rewinds_total",
+                                   .type = Quantity::Type::kCounter,
+                                   .help = "How often the training has gone back to a checkpoint.",
+                                   .integer = true};
+inline constexpr Quantity kBadIteration{.key = "bad_iteration",
+                                        .metric = "engine_last_bad_iteration",
+                                        .help = "The iteration for which the training went back last.",
+                                        .integer = true};
 
 inline constexpr std::array kQuantities = {&kLoss,
                                            &kGradNorm,
@@ -200,6 +218,9 @@ inline constexpr std::array kQuantities = {&kLoss,
                                            &kSavedIteration,
                                            &kSaveTime,
                                            &kStall,
-                                           &kSavedAt};
+                                           &kSavedAt,
+                                           &kLeftOutIterations,
+                                           &kRewinds,
+                                           &kBadIteration};
 
 }  // namespace engine::metrics

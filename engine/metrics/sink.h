@@ -37,10 +37,11 @@ struct Measurement {
 };
 
 struct Record {
-  enum class Event { kIteration, kEvaluation, kCheckpoint };
+  enum class Event { kIteration, kEvaluation, kCheckpoint, kLeftOut, kRewind };
 
   Event event = Event::kIteration;
-  std::int64_t iteration = 0;  // from 1; of an evaluation or a checkpoint, the one after which it was made
+  // From 1; of an evaluation or a checkpoint, the one after which it was made; of a rewind, the one after which the run goes on.
+  std::int64_t iteration = 0;
   std::int64_t consumed_samples = 0;  // after that iteration
   double unix_seconds = 0;            // when the event was over
   std::vector<Measurement> values = {};

@@ -25,6 +25,7 @@ void Begin(const LossScaler& scaler, double* control) {
 
 LossScaler LossScalerOf(const recipe::Recipe& recipe) {
   const recipe::Precision& precision = recipe.precision;
+  const bool skips = recipe.guard.on_nonfinite == "skip";
   if (precision.compute == "fp16" && precision.loss_scale > 0) {
     return {.scale = precision.loss_scale, .skips = true};
   }
@@ -35,12 +36,12 @@ LossScaler LossScalerOf(const recipe::Recipe& recipe) {
             .hysteresis = precision.loss_scale_hysteresis,
             .min_scale = precision.min_loss_scale};
   }
-  if (precision.compute != "fp8") return {};
+  if (precision.compute != "fp8") return {.skips = skips};
   // A power of two that makes the gradient of one token's logits about 1, as the gradients' first scales
   // expect.
   const double tokens =
       static_cast<double>(recipe.training.global_batch) * static_cast<double>(recipe.data.sequence_length);
-  return {.scale = std::exp2(std::ceil(std::log2(tokens)))};
+  return {.scale = std::exp2(std::ceil(std::log2(tokens))), .skips = skips};
 }
 
 void SetScaler(const LossScaler& scaler, graph::Attributes* clip_factor) {

@@ -10,8 +10,9 @@ namespace engine::plan {
 
 // What the loss is multiplied by before it is differentiated; the gradient factor divides it out.
 struct LossScaler {
-  double scale = 1;    // at the start of a run
-  bool skips = false;  // fp16: an update whose gradients are not finite is skipped
+  double scale = 1;  // at the start of a run
+  // An update whose gradients are not finite is skipped: in fp16, and where guard.on_nonfinite says so.
+  bool skips = false;
   // Where it skips: the numbers of Megatron-LM's DynamicGradScaler. window 0: its ConstantGradScaler, whose
   // scale never moves.
   std::int64_t window = 0;      // updates in a row that were not skipped, after which the scale doubles

@@ -108,6 +108,11 @@ const std::vector<Code>& Codes() {
        "devices are "
        "called there.",
        "Set the key that the message names, in [cluster] or [launch] (docs/launch.md)."},
+      {"E212", "guard", "The keys of [guard] do not go together",
+       "A run that is to go back needs checkpoints, as far back as it is to go; what judges spikes must be "
+       "on; iterations that are "
+       "left out are named by numbers.",
+       "The hint says which key and which value (docs/bad-numbers.md)."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},

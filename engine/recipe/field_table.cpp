@@ -620,6 +620,66 @@ Rows TrainingRows() {
           .Between(1, kMaxSize)
           .Unit("global batches")
           .Doc("Length of one evaluation."),
+      FIELD(guard.on_nonfinite)
+          .Words({"stop", "skip", "rewind"})
+          .Doc("What is done where a loss or the norm of a gradient is not finite: the run ends; the update "
+               "is left out; or the run "
+               "goes back to a checkpoint and leaves out the data from there to this iteration "
+               "(docs/bad-numbers.md)."),
+      FIELD(guard.on_spike)
+          .Words({"none", "skip", "rewind"})
+          .Doc("What is done where a loss or the norm of a gradient is far above those before it: nothing; "
+               "the run goes back to the "
+               "last checkpoint and leaves this one iteration out; or it goes back and leaves out the data "
+               "from there to this "
+               "iteration."),
+      FIELD(guard.spike_loss)
+          .Between(0, 1e6)
+          .Unit("standard deviations")
+          .Doc("How far above the mean of the iterations before it a loss is a spike; 0: losses are not "
+               "judged."),
+      FIELD(guard.spike_grad_norm)
+          .Between(0, 1e6)
+          .Doc("A gradient's norm is a spike above this times the median of the iterations before it; 0: "
+               "norms are not judged."),
+      FIELD(guard.spike_window)
+          .Between(2, 1e6)
+          .Unit("iterations")
+          .Doc("Iterations before it with which one is compared; until there are so many, none is judged."),
+      FIELD(guard.rewind_iterations)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Least distance of the checkpoint that a rewind goes back to; 0: the last one."),
+      FIELD(guard.skip_batches)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations behind the bad one that a rewind leaves out too."),
+      FIELD(guard.max_rewinds)
+          .Between(0, 1e6)
+          .Doc("How often a training goes back before it ends with an error instead."),
+      FIELD(guard.max_skips)
+          .Between(0, kMaxCount)
+          .Unit("updates")
+          .Doc("How many updates in a row may be skipped, for gradients that are not finite, before the run "
+               "ends "
+               "with an error, as nothing is trained any more; 0: any number. Also in fp16, whose loss scale "
+               "skips updates."),
+      FIELD(guard.skip_iterations)
+          .Doc("Iterations that are left out, one (\"350\") or from one to another (\"101-120\"): their data "
+               "is consumed, and "
+               "nothing is trained."),
+      FIELD(guard.rerun)
+          .Doc("Whether a run that meets a bad iteration first trains it once more from the last checkpoint: "
+               "other bits than before "
+               "are a fault of the machine, and end the run; the same are the model's or the data's doing, "
+               "and the keys above say "
+               "what is done."),
+      FIELD(guard.hash_interval)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations between comparisons of the copies of weights that several ranks have, which are "
+               "equal to the bit unless "
+               "a machine is at fault; also before each checkpoint. 0: they are not compared."),
       FIELD(logging.interval)
           .Between(1, kMaxCount)
           .Unit("iterations")
@@ -787,6 +847,7 @@ std::vector<TableDoc> MakeTables() {
       {"offload", "What waits in the host's memory, to save that of the device."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},
       {"evaluation", "When the validation loss is measured."},
+      {"guard", "What is done about numbers that show that something is wrong."},
       {"logging", "Log lines, and other programs that show the run's numbers."},
       {"logging.wandb", "How Weights & Biases files the run."},
       {"logging.prometheus", "Where Prometheus finds the run's numbers."},

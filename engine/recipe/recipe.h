@@ -244,6 +244,26 @@ struct Evaluation {
   std::int64_t iterations = 10;  // global batches of one evaluation
 };
 
+// What is done about numbers that show that something is wrong (docs/bad-numbers.md).
+struct Guard {
+  std::string on_nonfinite = "stop";  // a loss or gradient norm that is not finite: stop | skip | rewind
+  std::string on_spike = "none";      // none | skip | rewind
+  double spike_loss = 6;              // standard deviations above the window's mean; 0: losses are not judged
+  double spike_grad_norm = 0;         // times the window's median; 0: norms are not judged
+  std::int64_t spike_window = 100;    // iterations
+  std::int64_t rewind_iterations = 0;        // that a rewind goes back, at least
+  std::int64_t skip_batches = 0;             // left out behind the bad iteration after a rewind
+  std::int64_t max_rewinds = 3;              // in a training
+  std::int64_t max_skips = 100;              // updates in a row; 0: any number
+  std::vector<std::string> skip_iterations;  // left out from the beginning: "350", "101-120"
+  bool rerun = false;  // a bad iteration is trained a second time before anything is done about it
+  std::int64_t hash_interval = 0;  // iterations between comparisons of the ranks' copies of weights; 0: never
+
+  // Whether an iteration may be judged bad and not end the run at once.
+  bool rewinds() const { return on_nonfinite == "rewind" || judges_spikes() || rerun; }
+  bool judges_spikes() const { return on_spike != "none"; }
+};
+
 struct Wandb {
   std::string project = "engine";
   std::string entity;  // empty: that of whoever uploads the run
@@ -334,6 +354,7 @@ struct Recipe {
   Checkpoint checkpoint;
   Lora lora;
   Evaluation evaluation;
+  Guard guard;
   Logging logging;
   Cluster cluster;
   Launch launch;

@@ -87,6 +87,7 @@ std::vector<Rule> PrecisionRules();
 std::vector<Rule> DataRules();
 std::vector<Rule> StartRules();
 std::vector<Rule> LoggingRules();
+std::vector<Rule> GuardRules();
 
 // The multiples of `step` around `value`, from at least `step` on: some dozens below and above.
 std::vector<std::int64_t> MultiplesAround(std::int64_t value, std::int64_t step);

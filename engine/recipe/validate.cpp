@@ -63,6 +63,7 @@ const std::vector<CodedRule>& AllRules() {
     add("E207", OptimizerRules());
     add("E209", StartRules());
     add("E210", LoggingRules());
+    add("E212", GuardRules());
     return rules;
   }();
   return all;

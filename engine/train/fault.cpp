@@ -20,7 +20,7 @@ using At = Fault::At;
 using Kind = Fault::Kind;
 
 constexpr double kEndlessSeconds = 1e9;
-constexpr std::size_t kMostShown = 300;  // bytes of a fault, in messages
+constexpr std::size_t kMostFaultShown = 300;  // bytes of a fault, in messages
 constexpr std::string_view kGradientPrefix = "gradient:";
 
 // What may follow a kind's name, after a colon.
@@ -204,7 +204,7 @@ absl::Status CheckAgainst(const Fault& fault, const recipe::Recipe& recipe) {
 }
 
 absl::Status Located(const absl::Status& status, const std::string& text) {
-  return WithContext(status, "--fault " + Shown(text, kMostShown));
+  return WithContext(status, "--fault " + Shown(text, kMostFaultShown));
 }
 
 std::string_view AnyTensorOf(const plan::Plan& plan, const plan::StagePlan& stage) {
@@ -269,7 +269,7 @@ absl::Status CheckFaultTensors(const std::vector<Fault>& faults, const plan::Pla
     if (fault.tensor.empty()) continue;
     const plan::StagePlan& stage = plan.stages[static_cast<std::size_t>(plan.StageOfRank(fault.rank))];
     if (Holds(plan, stage, fault)) continue;
-    return InvalidArgument("--fault {}: rank {} {} no {}; it has {}", Shown(TextOf(fault), kMostShown),
+    return InvalidArgument("--fault {}: rank {} {} no {}; it has {}", Shown(TextOf(fault), kMostFaultShown),
                            fault.rank, fault.of_gradient ? "trains" : "holds", Shown(fault.tensor),
                            AnyTensorOf(plan, stage));
   }

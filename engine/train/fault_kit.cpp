@@ -24,21 +24,21 @@ namespace {
 
 namespace fs = std::filesystem;
 using executor::Moment;
-using Place = Fault::At;
+using FaultPlace = Fault::At;
 using Kind = Fault::Kind;
 
-Place PlaceOf(Moment moment) {
+FaultPlace FaultPlaceOf(Moment moment) {
   switch (moment) {
     case Moment::kData:
-      return Place::kData;
+      return FaultPlace::kData;
     case Moment::kForward:
-      return Place::kForward;
+      return FaultPlace::kForward;
     case Moment::kExchange:
-      return Place::kExchange;
+      return FaultPlace::kExchange;
     case Moment::kUpdate:
-      return Place::kUpdate;
+      return FaultPlace::kUpdate;
   }
-  return Place::kForward;
+  return FaultPlace::kForward;
 }
 
 // Appends a line, on disk when this returns: what comes next may kill the process, or the machine.
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<FaultKit>> FaultKit::Open(const std::vector<Fault
   std::unique_ptr<FaultKit> kit(new FaultKit(faults, out));
   RETURN_IF_ERROR(kit->TakeDone());
   for (const Planned& planned : kit->planned_) {
-    if (planned.fault.at != Place::kSave) continue;
+    if (planned.fault.at != FaultPlace::kSave) continue;
     SetWriteObserver([raw = kit.get()](const std::string& path) { return raw->OnWrite(path); });
     break;
   }
@@ -114,7 +114,7 @@ absl::Status FaultKit::At(executor::RankExecutor& rank, Moment moment, std::int6
       const auto passes = std::chrono::steady_clock::now() - planned.passes_began;
       std::this_thread::sleep_for(passes * (fault.number - 1));
     }
-    if (fault.at != PlaceOf(moment)) continue;
+    if (fault.at != FaultPlaceOf(moment)) continue;
     ASSIGN_OR_RETURN(const bool is_due, Claim(planned, iteration));
     if (!is_due) continue;
     if (fault.kind == Kind::kSlow) {
@@ -132,7 +132,7 @@ absl::Status FaultKit::At(executor::RankExecutor& rank, Moment moment, std::int6
 void FaultKit::TellMissed(std::int64_t rank) const {
   for (const Planned& planned : planned_) {
     if (planned.fault.rank != rank || planned.done || planned.made_in > 0) continue;
-    const bool saves = planned.fault.at == Place::kSave;
+    const bool saves = planned.fault.at == FaultPlace::kSave;
     Print(stderr, "warning: fault {} was not made: {}\n", planned.text,
           saves ? "the rank wrote no part of that checkpoint, as others have all that it has"
                 : "the rank did not come there");
@@ -146,7 +146,7 @@ int FaultKit::OnWrite(const std::string& path) {
   for (Planned& planned : planned_) {
     const Fault& fault = planned.fault;
     const bool is_its_shard = file.filename() == checkpoint::ShardName(static_cast<int>(fault.rank));
-    if (fault.at != Place::kSave || !is_its_shard) continue;
+    if (fault.at != FaultPlace::kSave || !is_its_shard) continue;
     const absl::StatusOr<bool> is_due = Claim(planned, folder->iteration);
     if (!is_due.ok()) Print(stderr, "warning: {}\n", Message(is_due.status()));
     if (!is_due.ok() || !*is_due) continue;

@@ -8,6 +8,7 @@
 #include "engine/base/print.h"
 #include "engine/recipe/batch_size.h"
 #include "engine/recipe/learning_rate.h"
+#include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/feed.h"
 #include "engine/train/hta_trace.h"
@@ -23,6 +24,35 @@ std::string IterationsText(std::int64_t first, std::int64_t last) {
 }
 
 }  // namespace
+
+Iterations::Iterations(const RunContext& run, StopSignals& stop, const Position& position, Rerun* rerun)
+    : run_(run),
+      stop_(stop),
+      rerun_(rerun),
+      position_(position),
+      first_iteration_(position.iteration),
+      left_out_(LeftOutBy(run.recipe.guard)),
+      log_(run) {
+  left_out_.insert(left_out_.end(), position.guard.left_out.begin(), position.guard.left_out.end());
+  for (std::int64_t iteration = 1; !left_out_.empty() && iteration <= position.iteration; ++iteration)
+    left_out_count_ += IsLeftOut(iteration) ? 1 : 0;
+}
+
+bool Iterations::IsLeftOut(std::int64_t iteration) const { return recipe::AnyHas(left_out_, iteration); }
+
+void Iterations::LeaveOut() {
+  position_.consumed_samples += BatchAt(position_.consumed_samples);
+  ++position_.iteration;
+  ++left_out_count_;
+  if (position_.iteration > told_left_out_) {
+    recipe::IterationRange range{position_.iteration, position_.iteration};
+    while (range.last < run_.recipe.iterations() && IsLeftOut(range.last + 1)) ++range.last;
+    run_.Say(fmt::format("{} {} left out", recipe::ToText(range), range.count() == 1 ? "is" : "are"));
+    told_left_out_ = range.last;
+  }
+  if (run_.reporter != nullptr)
+    run_.reporter->LeftOut({position_.iteration, position_.consumed_samples, left_out_count_});
+}
 
 executor::Feed Iterations::FeedOf(std::int64_t first_sample) const {
   return MakeFeed(run_.plan, *run_.source, data::Split::kTrain, first_sample,
@@ -45,13 +75,19 @@ executor::LearningRates Iterations::Rates() const {
 }
 
 absl::Status Iterations::TrainOnce() {
+  if (IsLeftOut(position_.iteration + 1)) {
+    // What is told of iterations comes in their order.
+    RETURN_IF_ERROR(FinishAll());
+    if (!bad_) LeaveOut();
+    return absl::OkStatus();
+  }
   stop_.Begin(position_.iteration + 1);
   const executor::LearningRates rates = Rates();
   const executor::Feed feed = FeedOf(position_.consumed_samples);
   const std::int64_t batch = BatchAt(position_.consumed_samples);
   const std::int32_t program = ProgramAt(position_.consumed_samples);
   const std::int64_t next_samples = position_.consumed_samples + batch;
-  const bool more = position_.iteration + 1 < run_.recipe.iterations();
+  const bool more = position_.iteration + 1 < run_.recipe.iterations() && !IsLeftOut(position_.iteration + 2);
   bool beside = false;
   const bool profiled = ProfilesNow();
   if (profiled) {
@@ -81,6 +117,7 @@ absl::Status Iterations::TrainOnce() {
   const bool wait_for_all = !beside || !more || profiled || ProfilesNow() ||
                             EvaluationDue(run_.recipe, position_.iteration) ||
                             CheckpointDue(run_.recipe, position_.iteration) ||
+                            CopiesAreCompared(run_.recipe, position_.iteration) ||
                             run_.IsKept(position_.iteration) || stop_.requested();
   while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
   return absl::OkStatus();
@@ -89,6 +126,14 @@ absl::Status Iterations::TrainOnce() {
 absl::Status Iterations::FinishAll() {
   while (!started_.empty()) RETURN_IF_ERROR(Finish());
   return log_.Flush();
+}
+
+absl::Status Iterations::Abandon() {
+  for (; !started_.empty(); started_.pop_front()) {
+    RETURN_IF_ERROR(
+        run_.ranks->Run([](executor::RankExecutor& rank) -> absl::Status { return rank.Wait().status(); }));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Iterations::WriteProfiles() const {
@@ -135,12 +180,20 @@ absl::Status Iterations::Finish() {
     report.data_wait_ms = std::max(report.data_wait_ms, of_rank.data_wait_ms);
   position_.schedule_samples += (result.steps - position_.optimizer_steps) * started.global_batch;
   position_.optimizer_steps = result.steps;
-  if (report.nan) {
+  if (rerun_ != nullptr) {
+    if (const absl::Status other_bits = rerun_->Take(report); !other_bits.ok()) {
+      RETURN_IF_ERROR(Abandon());
+      return NameRanks(run_, report.iteration, other_bits);
+    }
+  }
+  bad_ = Judge(run_.recipe.guard, report, &position_.guard);
+  if (bad_) {
     run_.Tell(report);
-    return absl::DataLossError(fmt::format(
-        "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
-        "[optimizer] learning_rate or a longer warm-up may help",
-        report.iteration, report.loss, report.grad_norm));
+    return Abandon();
+  }
+  if (absl::Status end = EndOf(run_.recipe.guard, report, position_.guard); !end.ok()) {
+    run_.Tell(report);
+    return end;
   }
   return log_.Report(std::move(report), results);
 }
@@ -159,7 +212,10 @@ IterationReport Iterations::ReportOf(const Started& started, const executor::Ite
                          .skipped = result.steps == position_.optimizer_steps,
                          .skipped_iterations = result.skipped,
                          .loss_scale = result.loss_scale};
-  report.nan = !std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm));
+  // A loss that is not finite is no reason to go back where the guard has seen to it that its update was left out.
+  const bool harmless = report.skipped && run_.recipe.guard.on_nonfinite == "skip";
+  report.nan =
+      !harmless && (!std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm)));
   return report;
 }
 

@@ -4,11 +4,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "engine/train/guard.h"
 #include "engine/train/iteration_log.h"
 #include "engine/train/position.h"
 #include "engine/train/profile.h"
+#include "engine/train/rerun.h"
 #include "engine/train/run_context.h"
 #include "engine/train/stop_signals.h"
 
@@ -19,14 +22,16 @@ namespace engine::train {
 // host.
 class Iterations {
  public:
-  // Goes on from `position`. `run` and `stop` live as long as this.
-  Iterations(const RunContext& run, StopSignals& stop, const Position& position)
-      : run_(run), stop_(stop), position_(position), first_iteration_(position.iteration), log_(run) {}
+  // Goes on from `position`. `rerun`: what hears of each iteration, or null. All but the position live as long as this.
+  Iterations(const RunContext& run, StopSignals& stop, const Position& position, Rerun* rerun = nullptr);
 
   const Position& position() const { return position_; }
+  // The iteration for which the run goes back to a checkpoint; none is under way then, and no other is begun here.
+  const std::optional<BadIteration>& bad() const { return bad_; }
 
   // Starts the next iteration, and finishes those that nothing is gained by leaving under way: all of them where
-  // an evaluation or a checkpoint is due, be it in memory. Error: a rank's, or a loss or gradient norm that is not finite.
+  // an evaluation or a checkpoint is due, be it in memory. An iteration that is left out (guard.skip_iterations, or after a
+  // rewind) is counted, its samples are consumed, and nothing is trained. Error: a rank's, or numbers by which the run ends (EndOf).
   absl::Status TrainOnce();
   // Waits for all started iterations, and reports them.
   absl::Status FinishAll();
@@ -42,6 +47,11 @@ class Iterations {
     std::int64_t global_batch = 0;      // its own
   };
 
+  // Whether nothing is trained in this iteration.
+  bool IsLeftOut(std::int64_t iteration) const;
+  void LeaveOut();
+  // Waits for iterations whose results nobody wants, as the run goes back before them, or ends.
+  absl::Status Abandon();
   executor::Feed FeedOf(std::int64_t first_sample) const;
   // Samples of the iteration that begins when so many have been consumed, and its program.
   std::int64_t BatchAt(std::int64_t consumed) const;
@@ -57,8 +67,13 @@ class Iterations {
 
   const RunContext& run_;
   StopSignals& stop_;
+  Rerun* rerun_;
   Position position_;
-  std::int64_t first_iteration_ = 0;  // of this run
+  std::int64_t first_iteration_ = 0;              // of this run
+  std::vector<recipe::IterationRange> left_out_;  // by the recipe and by the guard
+  std::int64_t left_out_count_ = 0;               // iterations done that were
+  std::int64_t told_left_out_ = 0;                // up to that one the log has said which are
+  std::optional<BadIteration> bad_;
   IterationLog log_;
   std::deque<Started> started_;                           // and not yet waited for
   std::map<std::int64_t, std::vector<Timings>> profile_;  // by rank of this process

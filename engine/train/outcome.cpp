@@ -1,5 +1,6 @@
 #include "engine/train/outcome.h"
 
+#include <absl/strings/cord.h>
 #include <fmt/chrono.h>
 
 #include <cerrno>
@@ -39,7 +40,22 @@ std::string TextOf(const nlohmann::ordered_json& json) {
   return json.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+// Of a status' payload.
+constexpr const char* kVerdictUrl = "engine/verdict";
+
 }  // namespace
+
+absl::Status WithVerdict(absl::Status failure, Verdict verdict) {
+  if (!failure.ok())
+    failure.SetPayload(kVerdictUrl, absl::Cord(verdict == Verdict::kMachine ? "machine" : "true"));
+  return failure;
+}
+
+Verdict VerdictOf(const absl::Status& failure) {
+  const auto verdict = failure.GetPayload(kVerdictUrl);
+  if (!verdict) return Verdict::kNone;
+  return *verdict == "machine" ? Verdict::kMachine : Verdict::kTrue;
+}
 
 bool IsRetryable(const absl::Status& failure) {
   return absl::IsAborted(failure) || absl::IsInternal(failure);

@@ -18,6 +18,15 @@ struct Outcome {
   bool retryable = false;       // the same may go well another time
 };
 
+// What a run that failed has found out about a bad number ([guard], docs/bad-numbers.md).
+enum class Verdict {
+  kNone,
+  kMachine,  // a machine computes or stores something wrong: the same work gave other bits, or copies of weights differ
+  kTrue,  // the same work gives it again, to the bit: the model or the data is at fault
+};
+absl::Status WithVerdict(absl::Status failure, Verdict verdict);
+Verdict VerdictOf(const absl::Status& failure);
+
 // Whether a failure is one of the machines: a device, its libraries, another rank. What recipe, data or training are to blame for comes
 // again.
 bool IsRetryable(const absl::Status& failure);

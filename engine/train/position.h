@@ -15,6 +15,7 @@ struct Position {
   std::int64_t consumed_samples = 0;
   std::int64_t optimizer_steps = 0;   // as far as results are known
   std::int64_t schedule_samples = 0;  // likewise: of the iterations that were steps
+  checkpoint::GuardState guard = {};  // likewise
 
   // Of a checkpoint. Older ones do not say how large their skipped iterations were: they count as batches of
   // now, `global_batch` samples each.

@@ -103,4 +103,21 @@ metrics::Record RecordOf(const SaveReport& report, std::int64_t iteration, std::
                      {&metrics::kSavedAt, now}}};
 }
 
+metrics::Record RecordOf(const LeftOutReport& report) {
+  return {.event = Event::kLeftOut,
+          .iteration = report.iteration,
+          .consumed_samples = report.consumed_samples,
+          .unix_seconds = UnixSeconds(),
+          .values = {{&metrics::kLeftOutIterations, Real(report.left_out)}}};
+}
+
+metrics::Record RecordOf(const RewindReport& report) {
+  return {.event = Event::kRewind,
+          .iteration = report.iteration,
+          .consumed_samples = report.consumed_samples,
+          .unix_seconds = UnixSeconds(),
+          .values = {{&metrics::kRewinds, Real(report.rewinds)},
+                     {&metrics::kBadIteration, Real(report.bad_iteration)}}};
+}
+
 }  // namespace engine::train

@@ -137,6 +137,14 @@ void Reporter::Saved(const SaveReport& report) {
   sinks_.Write(RecordOf(report, iteration_, consumed_samples_));
 }
 
+void Reporter::LeftOut(const LeftOutReport& report) {
+  iteration_ = report.iteration;
+  consumed_samples_ = report.consumed_samples;
+  sinks_.Write(RecordOf(report));
+}
+
+void Reporter::WentBack(const RewindReport& report) { sinks_.Write(RecordOf(report)); }
+
 void Reporter::Progress(const IterationReport& report) {
   if (!terminal_) return;
   constexpr int kWidth = 40;

@@ -39,9 +39,9 @@ struct IterationReport {
   double grad_norm = 0;                                      // before clipping
   double learning_rate = 0;                                  // that this iteration's update used
   double elapsed_ms = 0;
-  double data_wait_ms = 0;              // of this process's rank that waited longest for its inputs
-  bool skipped = false;                 // its gradients overflowed: no update
-  bool nan = false;                     // its loss or gradient norm is not finite, which ends the run
+  double data_wait_ms = 0;  // of this process's rank that waited longest for its inputs
+  bool skipped = false;     // its gradients overflowed: no update
+  bool nan = false;         // its loss or gradient norm is not finite, and its update was not left out
   std::int64_t skipped_iterations = 0;  // so far
   double loss_scale = 1;
   std::optional<std::int64_t> device_bytes = {};  // in use on rank 0's device, by all that run there
@@ -66,6 +66,19 @@ struct SaveReport {
   double stall_ms = 0;    // for which training stood still for checkpoints, since the report before
 };
 
+struct LeftOutReport {
+  std::int64_t iteration = 0;
+  std::int64_t consumed_samples = 0;  // after it
+  std::int64_t left_out = 0;          // iterations so far
+};
+
+struct RewindReport {
+  std::int64_t iteration = 0;         // after which the run goes on
+  std::int64_t consumed_samples = 0;  // after it
+  std::int64_t bad_iteration = 0;     // for which it goes back
+  std::int64_t rewinds = 0;           // so far
+};
+
 class Reporter {
  public:
   // DIR/metrics.jsonl is the first sink (metrics/jsonl.h); the run goes on after `iteration`.
@@ -82,6 +95,8 @@ class Reporter {
   void Evaluation(const EvaluationReport& report);
   // The record has the last iteration that was told, as training may have gone on meanwhile, and names the checkpoint's.
   void Saved(const SaveReport& report);
+  void LeftOut(const LeftOutReport& report);
+  void WentBack(const RewindReport& report);
   // Nothing is told after it. `succeeded`: the run has finished, or was stopped and saved.
   void Close(bool succeeded);
   // A line between the others, without spoiling the progress bar.

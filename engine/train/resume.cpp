@@ -209,16 +209,11 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& 
   return ResumePoint{std::move(reader), std::move(notes), weights_alone};
 }
 
-absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeRequest& request, bool leads,
-                                                              launch::Client* processes) {
-  constexpr const char* kKey = "resume from";
-  if (leads) {
-    ASSIGN_OR_RETURN(std::optional<ResumePoint> found, FindResumePoint(request));
-    const std::string folder = found ? std::filesystem::absolute(found->reader.folder()).string() : "";
-    if (processes != nullptr) RETURN_IF_ERROR(processes->Set(kKey, folder));
-    return found;
-  }
-  ASSIGN_OR_RETURN(const std::string folder, processes->Get(kKey));
+namespace {
+
+// Opens what rank 0 has found, under the key by which it has said so; empty where it has found nothing.
+absl::StatusOr<std::optional<ResumePoint>> OpenAsRank0(const std::string& key, launch::Client* processes) {
+  ASSIGN_OR_RETURN(const std::string folder, processes->Get(key));
   if (folder.empty()) return std::nullopt;
   absl::StatusOr<checkpoint::Reader> reader = checkpoint::Reader::Open(folder);
   if (!reader.ok()) {
@@ -230,6 +225,50 @@ absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeReques
   }
   const bool weights_alone = HasWeightsAlone(*reader);
   return ResumePoint{*std::move(reader), {}, weights_alone};
+}
+
+// Tells the other processes.
+absl::Status SayFound(const std::string& key, const std::optional<ResumePoint>& found,
+                      launch::Client* processes) {
+  if (processes == nullptr) return absl::OkStatus();
+  return processes->Set(key, found ? std::filesystem::absolute(found->reader.folder()).string() : "");
+}
+
+// One that the recipe's interval has made, if there is any: those of a run that was stopped must not change what it does.
+absl::StatusOr<std::optional<ResumePoint>> FindRewindPoint(const std::string& out, std::int64_t last,
+                                                           std::int64_t interval) {
+  std::vector<std::string> notes;
+  ASSIGN_OR_RETURN(std::optional<std::string> folder,
+                   checkpoint::FindNewestWhole(CheckpointRoot(out), &notes,
+                                               interval > 0 ? last / interval * interval : last));
+  if (!folder) {
+    ASSIGN_OR_RETURN(folder, checkpoint::FindNewestWhole(CheckpointRoot(out), &notes, last));
+  }
+  if (!folder) return std::nullopt;
+  ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(*folder));
+  const bool weights_alone = HasWeightsAlone(reader);
+  return ResumePoint{std::move(reader), std::move(notes), weights_alone};
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<ResumePoint>> AgreeOnRewindPoint(const std::string& out, std::int64_t last,
+                                                              std::int64_t interval, std::int64_t rewind,
+                                                              bool leads, launch::Client* processes) {
+  const std::string key = fmt::format("rewind {} to", rewind);
+  if (!leads) return OpenAsRank0(key, processes);
+  ASSIGN_OR_RETURN(std::optional<ResumePoint> found, FindRewindPoint(out, last, interval));
+  RETURN_IF_ERROR(SayFound(key, found, processes));
+  return found;
+}
+
+absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeRequest& request, bool leads,
+                                                              launch::Client* processes) {
+  constexpr const char* kKey = "resume from";
+  if (!leads) return OpenAsRank0(kKey, processes);
+  ASSIGN_OR_RETURN(std::optional<ResumePoint> found, FindResumePoint(request));
+  RETURN_IF_ERROR(SayFound(kKey, found, processes));
+  return found;
 }
 
 absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Client* processes) {

@@ -42,6 +42,12 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& 
 absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeRequest& request, bool leads,
                                                               launch::Client* processes);
 
+// The newest whole checkpoint of iteration `last` or before, to which a run goes back that has gone on from `out`'s checkpoints, for
+// the `rewind`-th time; one that the checkpoints' `interval` (0: none) has made, where there is any. nullopt where there is none. The same in every process.
+absl::StatusOr<std::optional<ResumePoint>> AgreeOnRewindPoint(const std::string& out, std::int64_t last,
+                                                              std::int64_t interval, std::int64_t rewind,
+                                                              bool leads, launch::Client* processes);
+
 // Error: this process has another recipe than rank 0, with the keys.
 absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Client* processes);
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/run_folder.h"
 #include "engine/predict/predict.h"
+#include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/fault_kit.h"
 #include "engine/train/iterations.h"
@@ -17,6 +19,7 @@
 #include "engine/train/origin.h"
 #include "engine/train/outcome.h"
 #include "engine/train/resume.h"
+#include "engine/train/rewind.h"
 #include "engine/train/run_context.h"
 #include "engine/train/run_lock.h"
 #include "engine/train/run_sinks.h"
@@ -153,36 +156,66 @@ class Training {
     if (run_.ranks->executors()[0]->memory_checkpoint().is_open())
       run_.memory_interval = predict::PredictMemoryCheckpoint(run_.plan, run_.recipe).interval;
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
-    Iterations iterations(run_, stop_, position);
     Saver saver(run_, retention_);
     RETURN_IF_ERROR(saver.Prepare());
-    const recipe::Logging& logging = run_.recipe.logging;
-    std::vector<std::string> hosts;
-    if (!logging.sinks.empty()) {
-      ASSIGN_OR_RETURN(hosts, HostsOf(run_));
+    if (!run_.recipe.logging.sinks.empty()) {
+      ASSIGN_OR_RETURN(hosts_, HostsOf(run_));
     }
-    if (!run_.Leads()) return LoopAndFinish(iterations, saver);
+    const auto announce = [&](Reporter& reporter) {
+      Announce(run_, kept, resume, start);
+      reporter.Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
+                                weights_ms / 1e3));
+      return retention_.Prune();  // where the run before was killed after its last save
+    };
+    Rewinds rewinds(run_, retention_);
+    ASSIGN_OR_RETURN(std::optional<Departure> left, TrainOn(position, saver, rewinds.rerun(), announce));
+    while (left) {
+      ASSIGN_OR_RETURN(const Return there, rewinds.GoBack(*left, resume.has_value(), start));
+      saved_ = end_.iteration = there.position.iteration;
+      ASSIGN_OR_RETURN(left, TrainOn(there.position, saver, rewinds.rerun(), [&](Reporter& reporter) {
+                         reporter.Line(there.text);
+                         reporter.WentBack(there.report);
+                         return absl::OkStatus();
+                       }));
+    }
+    return absl::OkStatus();
+  }
+
+  // Trains from there to the end, or to an iteration for which the run goes back; no checkpoint is under way afterwards.
+  // `announce`: what the process that leads does when it can tell.
+  absl::StatusOr<std::optional<Departure>> TrainOn(const Position& position, Saver& saver, Rerun* rerun,
+                                                   const std::function<absl::Status(Reporter&)>& announce) {
+    Iterations iterations(run_, stop_, position, rerun);
+    if (!run_.Leads()) {
+      RETURN_IF_ERROR(LoopAndFinish(iterations, saver));
+      return DepartureOf(iterations);
+    }
+    const recipe::Logging& logging = run_.recipe.logging;
     ASSIGN_OR_RETURN(const std::unique_ptr<Reporter> reporter,
                      Reporter::Open(run_.options.out, position.iteration, logging.interval, FactsOf(run_)));
     run_.reporter = reporter.get();
-    AddSinks(logging, run_.options.out, DescriptionOf(run_, position, hosts), *reporter);
-    Announce(run_, kept, resume, start);
-    reporter->Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
-                               weights_ms / 1e3));
-    RETURN_IF_ERROR(retention_.Prune());  // where the run before was killed after its last save
-    absl::Status status = LoopAndFinish(iterations, saver);
+    AddSinks(logging, run_.options.out, DescriptionOf(run_, position, hosts_), *reporter);
+    absl::Status status = announce(*reporter);
+    if (status.ok()) status = LoopAndFinish(iterations, saver);
     reporter->Close(status.ok());
     run_.reporter = nullptr;
-    return status;
+    RETURN_IF_ERROR(status);
+    return DepartureOf(iterations);
   }
 
-  // A run that fails has the checkpoint that was under way, if that can still be written.
+  static std::optional<Departure> DepartureOf(const Iterations& iterations) {
+    if (!iterations.bad()) return std::nullopt;
+    return Departure{*iterations.bad(), iterations.position().guard};
+  }
+
+  // A run that fails, or goes back, has the checkpoint that was under way, if that can still be written.
   absl::Status LoopAndFinish(Iterations& iterations, Saver& saver) {
     absl::Status status = Loop(iterations, saver);
     const absl::Status saved = saver.Finish();
     return status.ok() ? saved : status;
   }
 
+  // Until the end, a stop, or an iteration for which the run goes back.
   absl::Status Loop(Iterations& iterations, Saver& saver) {
     const recipe::Recipe& recipe = run_.recipe;
     const Position& position = iterations.position();
@@ -191,11 +224,14 @@ class Training {
       end_.stopped = !may_begin;
       if (end_.stopped) break;
       RETURN_IF_ERROR(iterations.TrainOnce());
+      if (iterations.bad()) return absl::OkStatus();
       end_.iteration = position.iteration;
       RETURN_IF_ERROR(saver.Poll());
       const bool evaluation_due = EvaluationDue(recipe, position.iteration);
       const bool checkpoint_due = CheckpointDue(recipe, position.iteration);
       const bool is_kept = run_.IsKept(position.iteration);
+      if (CopiesAreCompared(recipe, position.iteration))
+        RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
       // What a run goes on from has its iteration's lines behind it.
       if (evaluation_due || checkpoint_due || is_kept) RETURN_IF_ERROR(iterations.Flush());
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
@@ -207,8 +243,13 @@ class Training {
       if (is_kept) RETURN_IF_ERROR(Keep(run_, position));
     }
     RETURN_IF_ERROR(iterations.FinishAll());
+    if (iterations.bad()) return absl::OkStatus();
     const absl::Status profiled = iterations.WriteProfiles();
-    if (saved_ != position.iteration) RETURN_IF_ERROR(saver.Save(position));
+    if (saved_ != position.iteration) {
+      if (recipe.guard.hash_interval > 0 && !CopiesAreCompared(recipe, position.iteration))
+        RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
+      RETURN_IF_ERROR(saver.Save(position));
+    }
     RETURN_IF_ERROR(saver.Finish());
     run_.Begin(launch::Work::kAlone, "the end");
     if (faults_ != nullptr) {
@@ -240,8 +281,9 @@ class Training {
     return processes->MayBegin(iteration);
   }
 
-  std::optional<RunLock> lock_;  // of rank 0's process
-  bool owns_folder_ = false;     // rank 0's process: this run goes on there
+  std::optional<RunLock> lock_;     // of rank 0's process
+  bool owns_folder_ = false;        // rank 0's process: this run goes on there
+  std::vector<std::string> hosts_;  // of each rank, where sinks want to know
   RunEnd end_;
   std::int64_t saved_ = 0;  // the iteration of the newest checkpoint on disk; 0: there is none
   checkpoint::Retention retention_;

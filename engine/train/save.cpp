@@ -77,7 +77,8 @@ checkpoint::Metadata Saver::MetadataAt(const Position& position) const {
           .recipe_toml = recipe::ToToml(run_.recipe),
           .engine_version = Version(),
           .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}},
-          .fingerprints = run_.fingerprints};
+          .fingerprints = run_.fingerprints,
+          .guard = position.guard};
 }
 
 template <typename T>

@@ -59,6 +59,10 @@ TEST_CASE("every cut and every changed byte is found") {
   }
 }
 
+Json GuardOf(const Json& losses, const Json& norms, const Json& left_out) {
+  return {{"losses", losses}, {"grad_norms", norms}, {"left_out", left_out}, {"rewinds", 0}, {"skips", 0}};
+}
+
 TEST_CASE("hostile manifests with a true checksum are clear errors") {
   struct Case {
     const char* expected;
@@ -78,6 +82,31 @@ TEST_CASE("hostile manifests with a true checksum are clear errors") {
       {"mesh is not an object", [](Json& j) { j["mesh"] = 3; }},
       {"fingerprints is not an object", [](Json& j) { j["fingerprints"] = 3; }},
       {"schedule_samples is negative", [](Json& j) { j["schedule_samples"] = -1; }},
+      {"guard is not an object", [](Json& j) { j["guard"] = 1; }},
+      {"guard has no \"rewinds\"",
+       [](Json& j) {
+         j["guard"] = {{"losses", {1.5}}, {"grad_norms", {2}}, {"left_out", {}}};
+       }},
+      {"guard has 2 losses and 1 norms",
+       [](Json& j) {
+         j["guard"] = GuardOf({1.5, 2}, {2}, Json::array());
+       }},
+      {"guard.losses has what is not a number",
+       [](Json& j) { j["guard"] = GuardOf({nullptr}, {2}, Json::array()); }},
+      {"[7, 5] of guard.left_out",
+       [](Json& j) {
+         j["guard"] = GuardOf({1}, {2}, {{7, 5}});
+       }},
+      {"guard.rewinds is negative",
+       [](Json& j) {
+         j["guard"] = GuardOf({1}, {2}, {{5, 7}});
+         j["guard"]["rewinds"] = -1;
+       }},
+      {"guard.skips is negative",
+       [](Json& j) {
+         j["guard"] = GuardOf({1}, {2}, {{5, 7}});
+         j["guard"]["skips"] = -1;
+       }},
       {"attention_draws is less than 1", [](Json& j) { j["attention_draws"] = 0; }},
       {"dropout_draws is less than 1", [](Json& j) { j["dropout_draws"] = 0; }},
       {"a fingerprint is not a string",
@@ -150,6 +179,18 @@ TEST_CASE("the versions of dropout's draws are kept, and are 1 where they are mi
   manifest.metadata.dropout_draws = 3;
   CHECK(ParseManifest(*FormatManifest(manifest))->metadata.attention_draws == 2);
   CHECK(ParseManifest(*FormatManifest(manifest))->metadata.dropout_draws == 3);
+}
+
+TEST_CASE("what a guard remembers is kept to the bit, and may be missing") {
+  Manifest manifest = SmallManifest();
+  const std::string without = *FormatManifest(manifest);
+  CHECK(without.find("guard") == std::string::npos);
+  CHECK((ParseManifest(without)->metadata.guard == GuardState()));
+  manifest.metadata.guard = {
+      .losses = {0.1, 1.0 / 3}, .grad_norms = {1e-300, 5}, .left_out = {{5, 7}}, .rewinds = 2, .skips = 3};
+  const absl::StatusOr<Manifest> back = ParseManifest(*FormatManifest(manifest));
+  REQUIRE(back.ok());
+  CHECK((back->metadata.guard == manifest.metadata.guard));
 }
 
 TEST_CASE("fingerprints are kept, and may be missing") {

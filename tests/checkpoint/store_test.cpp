@@ -163,6 +163,32 @@ TEST_CASE("among those kept, a folder from elsewhere does not stand for one that
   CHECK(*ListIterations(root) == Iterations{20, 30});
 }
 
+TEST_CASE("what a run has gone back behind stays until it saves again, and is deleted then") {
+  const Scratch scratch;
+  const std::string& root = scratch.path();
+  Random random(17);
+  REQUIRE(WriteSmall(root, 99, 1, random).ok());  // somebody's copy
+  for (const int keep : {0, 2}) {
+    Retention retention(root, keep);
+    for (const int iteration : {4, 6, 8, 12}) {
+      REQUIRE(WriteSmall(root, iteration, 1, random).ok());
+      retention.Saved(iteration);
+    }
+    Copy(IterationPath(root, 8), IterationPath(root, 7));
+    REQUIRE(retention.WentBack(4).ok());
+    CHECK(*ListIterations(root) == Iterations{4, 6, 7, 8, 12, 99});
+    SaveAndPrune(root, 8, random, &retention);
+    CHECK(*ListIterations(root) == Iterations{4, 7, 8, 99});
+    SaveAndPrune(root, 12, random, &retention);
+    CHECK(*ListIterations(root) == (keep == 0 ? Iterations{4, 7, 8, 12, 99} : Iterations{7, 8, 12, 99}));
+    // To the first weights, of no checkpoint.
+    REQUIRE(retention.WentBack(0).ok());
+    SaveAndPrune(root, 4, random, &retention);
+    CHECK(*ListIterations(root) == Iterations{4, 7, 99});
+    std::filesystem::remove_all(IterationPath(root, 7));
+  }
+}
+
 TEST_CASE("a checkpoint saved where one of another iteration stands puts that aside") {
   const Scratch scratch;
   const std::string& root = scratch.path();

@@ -152,6 +152,7 @@ TEST_CASE("run: --help documents the exit codes") {
   const ProgramResult help = RunProgram("run --help");
   CHECK(Contains(help.output, "\n  3  no device will do"));
   CHECK(Contains(help.output, "\n  4  the device or a library of it failed while it ran"));
+  CHECK(Contains(help.output, "\n  16 a machine computes or stores something wrong"));
 }
 
 TEST_CASE("run: two runs in one folder do not mix") {

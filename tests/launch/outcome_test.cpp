@@ -178,6 +178,22 @@ TEST_CASE("outcome: a training that fails by itself fails again") {
   CHECK_MESSAGE(Contains(outcome["reason"], "the weights are spoilt"), outcome["reason"]);
 }
 
+TEST_CASE("outcome: a number that is bad again, to the bit, has an exit code of its own") {
+  const TinyRun tiny;
+  for (const char* form : {"", " --set parallelism.dp=2 --processes"}) {
+    INFO(form);
+    const ProgramResult run = RunProgram(RunOf(
+        tiny, std::string(form) +
+                  " --set optimizer.learning_rate=1e6 --set training.iterations=200 --set guard.rerun=true"));
+    CHECK_MESSAGE(run.exit_code == 17, run.output);
+    CHECK_MESSAGE(Contains(run.output, "to train the same once more and compare"), run.output);
+    const nlohmann::json outcome = OutcomeIn(tiny.out);
+    CHECK(outcome["retryable"] == false);
+    CHECK_MESSAGE(Contains(outcome["reason"], "so no machine is at fault"), outcome["reason"]);
+    std::filesystem::remove_all(tiny.out);
+  }
+}
+
 TEST_CASE("nodes: two pods of a PyTorchJob are the two hosts of a run") {
   const TinyRun tiny;
   const int port = FreePort();

@@ -94,6 +94,29 @@ TEST_CASE("processes: every layout gives the bits that it gives with threads") {
   }
 }
 
+TEST_CASE("processes: they go back together, to the bits of threads, and compare their weights") {
+  const TinyRun tiny;
+  // A norm is never so small: each iteration is bad once there is something to compare it with. The last one is compared twice over.
+  const std::string common =
+      "run " + tiny.recipe +
+      " --threads 2 --set parallelism.dp=2 --set training.iterations=9 --set "
+      "evaluation.interval=2 --set evaluation.iterations=1 --set guard.hash_interval=3 "
+      "--set guard.on_spike=rewind --set guard.spike_window=3 --set guard.spike_loss=0 "
+      "--set guard.spike_grad_norm=1e-6 --set guard.max_rewinds=";
+  // Iterations 1 to 4 are left out, then 5 to 8: what is left has no window.
+  const ProgramResult one = RunProgram(common + "2 --out " + tiny.out + "_threads");
+  REQUIRE_MESSAGE(one.exit_code == 0, one.output);
+  const ProgramResult many = RunProgram(common + "2 --processes --out " + tiny.out);
+  REQUIRE_MESSAGE(many.exit_code == 0, many.output);
+  CHECK_MESSAGE(Contains(many.output, "leaving out iterations 5 to 8 (rewind 2 of at most 2)"), many.output);
+  CHECK(Numbers(tiny.out) == Numbers(tiny.out + "_threads"));
+  CHECK(Shards(tiny.out, "iteration_0000009") == Shards(tiny.out + "_threads", "iteration_0000009"));
+  const ProgramResult ended = RunProgram(common + "1 --processes --out " + tiny.out + "_ended");
+  CHECK(ended.exit_code == 1);
+  CHECK_MESSAGE(Contains(ended.output, "the training has gone back as often as guard.max_rewinds 1 allows"),
+                ended.output);
+}
+
 TEST_CASE(
     "a log line of several ranks ends with the slowest, of threads and of processes; metrics have all") {
   const TinyRun tiny;

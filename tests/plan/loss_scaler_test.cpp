@@ -51,7 +51,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-TEST_CASE("loss scaler: the clip factor knows it, in fp16 alone") {
+TEST_CASE("loss scaler: the clip factor knows it, in fp16 and where the guard skips") {
   CHECK(ClipText({}) == "{clip=1}");
   CHECK(ClipText({"precision.compute=bf16"}) == "{clip=1}");
   // Megatron-LM's numbers, where nothing else is said.
@@ -60,6 +60,11 @@ TEST_CASE("loss scaler: the clip factor knows it, in fp16 alone") {
                        "precision.min_loss_scale=8.0"})) ==
         "{clip=1, dynamic=1, window=100, hysteresis=4, min_scale=8}");
   CHECK(ClipText(Fp16({"precision.loss_scale=1024.0"})) == "{clip=1, constant=1}");
+  // Where the guard leaves out what is not finite, it is told of that; the scale is what it was.
+  CHECK(ClipText({"guard.on_nonfinite=skip"}) == "{clip=1, constant=1}");
+  CHECK(ClipText({"guard.on_nonfinite=skip", "precision.compute=bf16"}) == "{clip=1, constant=1}");
+  CHECK(ScalerOf({"guard.on_nonfinite=skip"}).scale == 1);
+  CHECK(ClipText({"guard.on_nonfinite=rewind", "checkpoint.interval=10"}) == "{clip=1}");
 }
 
 TEST_CASE("loss scaler: where a run begins") {

@@ -26,7 +26,7 @@ srun --kill-on-bad-exit=0 --mpi=none bash -c 'exec engine run '\''/fsx/it'\''\'\
 code=$?
 
 case $code in
-  0 | 1 | 2) exit $code ;;   # the end; the recipe, the data, the options: another try ends alike
+  0 | 1 | 2 | 17) exit $code ;;   # the end; the recipe, the data, the options, a bad number of its own: another try ends alike
 esac
 if [ "${SLURM_RESTART_COUNT:-0}" -lt 100 ]; then
   echo "ended with $code; into the queue again"
