@@ -184,6 +184,11 @@ class TrainingConverter : MegatronWriter {
         Remark("--save-interval", "no effect without --save");
       }
     }
+    constexpr const char* kInMemory = "--non-persistent-save-interval";
+    if (const std::optional<std::int64_t> interval = a_.Int(kInMemory)) {
+      Set("checkpoint.memory", true, "", kInMemory);
+      Set("checkpoint.memory_interval", *interval, "", kInMemory);
+    }
     SetIfAbsent("logging.interval", std::int64_t{100}, kDefault);
   }
 

@@ -39,6 +39,8 @@ constexpr const char* kLogs = "every run writes metrics.jsonl in its folder, and
 constexpr const char* kNotMeasured = "it is not measured";
 constexpr const char* kEventFiles = "event files always have what is measured (docs/monitoring.md)";
 constexpr const char* kFormat = "there is one format of checkpoints, complete and independent of the layout";
+constexpr const char* kInMemory =
+    "the hosts' memory has them (checkpoint.memory), as it has the arena's bytes";
 constexpr const char* kLoader =
     "samples are read from the mapped files, ahead of time; there are no loader processes";
 constexpr const char* kAllocator = "the plan places every byte; there is no Python and no caching allocator";
@@ -401,6 +403,13 @@ std::vector<MegatronFlag> RunFlags() {
       Read("--save", "comment: a run's folder is engine run --out"),
       Read("--save-interval", "checkpoint.interval, with --save"),
       Note(kOne, "--save-retain-interval", "checkpoint.keep keeps the newest"),
+      Read("--non-persistent-save-interval",
+           "checkpoint.memory, checkpoint.memory_interval: for ranks that engine run --max-restarts starts "
+           "again"),
+      Note(kOne, "--non-persistent-ckpt-type", kInMemory),
+      Note(kOne, "--non-persistent-global-ckpt-dir", kInMemory),
+      Note(kOne, "--non-persistent-local-ckpt-dir", kInMemory),
+      Note(kOne, "--non-persistent-local-ckpt-algo", kInMemory),
       Read("--load", "only the folder of --save: a run goes on from the last checkpoint in its own"),
       Read("--ckpt-step", "only without --load, where it has no effect"),
       Note(kOne, "--ckpt-format", kFormat),

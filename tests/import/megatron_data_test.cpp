@@ -23,6 +23,10 @@ TEST_CASE("megatron: data, evaluation, checkpoints") {
   CHECK(Values({{"--eval-interval", "50"}, {"--eval-iters", "0"}, {"--save-interval", "20"}}, evaluation) ==
         "0 10 0");
   CHECK(Values({{"--eval-interval", "50"}, {"--split", "100,0,0"}}, evaluation) == "0 10 0");
+  const std::vector<std::string> memory = {"checkpoint.memory", "checkpoint.memory_interval"};
+  CHECK(Values({{"--non-persistent-ckpt-type", "local"}, {"--non-persistent-save-interval", "20"}}, memory) ==
+        "true 20");
+  CHECK(Values({{"--save", "x"}, {"--save-interval", "20"}}, memory) == "false 0");
 }
 
 TEST_CASE("megatron: data sets of each split") {
