@@ -33,10 +33,13 @@ struct RunContext {
       {};  // after the source and the plan, which its ranks may be reading until they end
   launch::Client* processes = nullptr;  // null: all ranks are this process's
   Reporter* reporter = nullptr;         // null: another process speaks for the run
-  std::int64_t memory_interval = 0;     // iterations between copies of the state in the host's memory; 0: none are made
+  std::int64_t memory_interval =
+      0;  // iterations between copies of the state in the host's memory; 0: none are made
 
   // Whether the state after this iteration, from 1, is copied into the host's memory.
-  bool IsKept(std::int64_t iteration) const { return memory_interval > 0 && iteration % memory_interval == 0; }
+  bool IsKept(std::int64_t iteration) const {
+    return memory_interval > 0 && iteration % memory_interval == 0;
+  }
   // Whether this process speaks for the run.
   bool Leads() const { return device.rank.value_or(0) == 0; }
   std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe.training.seed); }

@@ -65,7 +65,8 @@ TEST_CASE(
     "checkpoint") {
   const TinyRun tiny;
   const ProgramResult run =
-      RunProgram("run " + tiny.recipe + kKept + "--set checkpoint.interval=2 --max-restarts 9 " +
+      RunProgram("run " + tiny.recipe + kKept +
+                 "--set checkpoint.interval=2 --set checkpoint.background=false --max-restarts 9 " +
                  "--fault rank=1,iteration=6,at=forward,kind=kill,every=100 --out " + tiny.out);
   CHECK_MESSAGE(run.exit_code == 137, run.output);
   // From memory, then from the disk, and then it is left.

@@ -70,7 +70,7 @@ TEST_CASE("outcome: a run that a signal stops has the code that was asked for") 
     CHECK(RunProgram(RunOf(tiny, form)).exit_code == 0);
     Background run(tiny, "stopped", RunOf(tiny, kEndless + form + (form.empty() ? "" : " --max-restarts 2")));
     REQUIRE_MESSAGE(WaitForMetrics(tiny.out, 12000), run.log());  // more than the run before has left
-    CHECK_FALSE(HasOutcome(tiny.out));  // that of before is not this run's
+    CHECK_FALSE(HasOutcome(tiny.out));                            // that of before is not this run's
     kill(run.pid(), SIGTERM);
     CHECK_MESSAGE(run.Wait(60) == 43, run.log());
     const nlohmann::json outcome = OutcomeIn(tiny.out);
