@@ -140,7 +140,7 @@ absl::Status Retention::Prune() {
             [&](std::int64_t a, std::int64_t b) { return age(a) > age(b); });
   std::vector<std::int64_t> kept;
   for (std::int64_t iteration : newest_first) {
-    if (std::ssize(kept) < keep_ && IsWhole(iteration)) kept.push_back(iteration);
+    if (std::ssize(kept) < keep_ && iteration % every_ == 0 && IsWhole(iteration)) kept.push_back(iteration);
   }
   if (std::ssize(kept) < keep_) return absl::OkStatus();
   const std::int64_t oldest = *std::min_element(kept.begin(), kept.end());

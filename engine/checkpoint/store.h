@@ -37,7 +37,9 @@ absl::Status RemoveLeftovers(const std::string& root);
 // only where a deletion depends on them.
 class Retention {
  public:
-  Retention(std::string root, int keep) : root_(std::move(root)), keep_(keep) {}
+  // `every`: only checkpoints of multiples of so many iterations are among the `keep`; others, of a stop, stay as long as an older one does.
+  Retention(std::string root, int keep, std::int64_t every = 1)
+      : root_(std::move(root)), keep_(keep), every_(every) {}
 
   // The run goes on from this checkpoint, whose checksums match.
   void Resumed(std::int64_t iteration);
@@ -59,6 +61,7 @@ class Retention {
 
   std::string root_;
   int keep_ = 0;
+  std::int64_t every_ = 1;
   std::int64_t newest_ = -1;               // last iteration resumed or saved
   std::vector<std::int64_t> saved_;        // iterations that this process saved, oldest save first
   std::set<std::int64_t> abandoned_;       // iterations whose checkpoints the run has gone back behind

@@ -114,10 +114,12 @@ absl::Status CheckOthersCanCome(const LaunchOptions& options, const launch::Supe
       supervisor.coordinator.ToString(), given, address);
 }
 
-// The ranks of this host, from their start to their end. Error: they could not be started.
+// The ranks of this host, from their start to their end; `again`: after others, whose run they go on with. Error: they could not be started.
 absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, const LaunchOptions& options,
-                                              const std::string& out, const std::vector<int>& memory_files) {
+                                              const std::string& out, const std::vector<int>& memory_files,
+                                              bool again) {
   ASSIGN_OR_RETURN(launch::SupervisorOptions supervisor, Prepare(recipe, options));
+  if (again) std::erase(supervisor.arguments, "--fresh");
   supervisor.memory_files = memory_files;
   const bool has_rank_0 = supervisor.first_rank == 0;
   if (has_rank_0) {
@@ -352,10 +354,12 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
                      .alone = options.nodes == 1,
                      .memory_files = memory_files});
   for (;;) {
-    const absl::StatusOr<launch::SupervisedEnd> end = RunOnce(recipe, options, out, memory_files);
+    const absl::StatusOr<launch::SupervisedEnd> end =
+        RunOnce(recipe, options, out, memory_files, restarts.count() > 0);
     if (!end.ok()) {  // a name that is not known yet is no fault of the recipe's
       return FinalCode(Complain(end.status(), options.awaits_name ? kPeerLost : kFailed), options);
     }
+    if (end->code == kMachineSuspect) restarts.ForgetMemory();  // copies that nobody has compared
     const bool may_begin = MayGoWell(end->code) && !end->asked_to_stop;
     const std::optional<std::chrono::milliseconds> pause = may_begin ? restarts.Next() : std::nullopt;
     if (!pause) {

@@ -12,14 +12,14 @@
 
 namespace engine::cli {
 
-Restarts::Restarts(const RestartOptions& options) : options_(options), newest_(Newest()) {}
+Restarts::Restarts(const RestartOptions& options) : options_(options), began_(Newest()) {}
 
 std::optional<std::chrono::milliseconds> Restarts::Next() {
   if (options_.most == 0) return std::nullopt;
   const std::int64_t newest = Newest();
-  const bool gets_on = newest > newest_;
+  const bool gets_on = newest > began_ && newest != failed_at_;
   in_vain_ = gets_on ? 1 : in_vain_ + 1;
-  newest_ = newest;
+  failed_at_ = newest;
   if (in_vain_ >= kMostInVain) {
     why_ = fmt::format("{} failures without a checkpoint between them", in_vain_);
   } else if (count_ == options_.most) {
@@ -28,6 +28,7 @@ std::optional<std::chrono::milliseconds> Restarts::Next() {
   if (!why_.empty()) return std::nullopt;
   ++count_;
   if (in_vain_ == kMostInVain - 1) ForgetMemory();
+  began_ = Newest();
   constexpr std::chrono::milliseconds kFirst = std::chrono::seconds(1);
   constexpr std::chrono::milliseconds kLongest = std::chrono::minutes(1);
   if (gets_on && options_.alone) return std::chrono::milliseconds(0);
@@ -46,7 +47,6 @@ std::int64_t Restarts::Newest() const {
   return std::max(on_disk, in_memory);
 }
 
-// What has led to two failures at the same place may be the state itself.
 void Restarts::ForgetMemory() const {
   for (const int file : options_.memory_files) (void)!ftruncate(file, 0);
 }

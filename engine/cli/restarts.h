@@ -16,7 +16,7 @@ struct RestartOptions {
   std::vector<int> memory_files = {};  // of the ranks' checkpoints in memory (executor/memory_checkpoint.h)
 };
 
-// A run that makes a checkpoint between two failures, on disk or in memory, gets on, and begins again at once, or after a second where other
+// A run that makes a checkpoint between two failures, on disk or in memory, and not the same one as before the last failure, gets on, and begins again at once, or after a second where other
 // hosts are of it. While it does not, there are pauses, each twice as long as the one before, up to a minute; after the second failure
 // it begins from the disk, and the third one is the last.
 class Restarts {
@@ -25,6 +25,8 @@ class Restarts {
 
   explicit Restarts(const RestartOptions& options);
 
+  // What has led to a failure may be the state itself: the copies in memory are gone on from no more.
+  void ForgetMemory() const;
   // After one more failure: how long to wait. nullopt: the run stays ended, and why() says so, unless no restarts were asked for.
   std::optional<std::chrono::milliseconds> Next();
   std::int64_t count() const { return count_; }
@@ -33,11 +35,11 @@ class Restarts {
 
  private:
   std::int64_t Newest() const;  // iteration of the newest checkpoint; -1: there is none
-  void ForgetMemory() const;
 
   const RestartOptions options_;
   std::int64_t count_ = 0;
-  std::int64_t newest_ = -1;
+  std::int64_t began_ = -1;      // where the last attempt began
+  std::int64_t failed_at_ = -2;  // the newest checkpoint when it failed; -2: none has
   int in_vain_ = 0;
   std::string why_;
 };

@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
 
 std::vector<StatePart> RankExecutor::PartsOf(const std::vector<plan::SnapshotPart>& planned) const {
   std::vector<StatePart> parts;
+  parts.reserve(planned.size());
   for (const plan::SnapshotPart& part : planned) {
     parts.push_back({.copy = {.arena = Address(part.buffer, nullptr, -1), .bytes = part.buffer.bytes()},
                      .at_once = part.at_once});

@@ -146,7 +146,11 @@ MemoryCheckpointPrediction PredictMemoryCheckpoint(const plan::Plan& plan, const
   MemoryCheckpointPrediction found{.bytes = 2 * state,
                                    .interval = std::max<std::int64_t>(1, recipe.checkpoint.memory_interval)};
   const Prediction prediction = Predict(plan, recipe.cluster);
-  if (!prediction.has_times()) return found;
+  if (!prediction.has_times()) {
+    constexpr std::int64_t kUnknown = 10;
+    if (recipe.checkpoint.memory_interval == 0) found.interval = kUnknown;
+    return found;
+  }
   const double copy_s = CostModel(plan, recipe.cluster).HostCopySeconds(state);
   double update_s = 0;
   for (const StageTime& stage : prediction.stages) update_s = std::max(update_s, stage.update_s);

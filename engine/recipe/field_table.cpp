@@ -611,7 +611,7 @@ Rows TrainingRows() {
           .Between(0, kMaxCount)
           .Unit("iterations")
           .Doc("Iterations between copies into the host's memory; 0: as few as training is predicted to get "
-               "slower by 1 % at most."),
+               "slower by 1 % at most, or 10 where the cluster has no rates to predict by."),
       FIELD(evaluation.interval)
           .Between(0, kMaxCount)
           .Unit("iterations")

@@ -58,6 +58,7 @@ std::string_view NameOf(At at) { return kPlaces[static_cast<std::size_t>(at)].se
 
 std::string KindForms() {
   std::vector<std::string_view> forms;
+  forms.reserve(std::size(kKinds));
   for (const KindFacts& facts : kKinds) forms.push_back(facts.form.empty() ? facts.name : facts.form);
   return fmt::format("{}", fmt::join(forms, ", "));
 }

@@ -12,6 +12,7 @@
 #include "engine/base/units.h"
 #include "engine/plan/snapshot.h"
 #include "engine/recipe/print.h"
+#include "engine/recipe/saving.h"
 
 namespace engine::train {
 namespace {
@@ -74,6 +75,7 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(const RunContext& run, std::
   if (!run.recipe.checkpoint.memory) return std::nullopt;
   const std::map<std::int64_t, std::string> here = KeptHere(run);
   std::vector<std::int64_t> offered;
+  offered.reserve(here.size());
   for (const auto& [iteration, note] : here) offered.push_back(iteration);
   ASSIGN_OR_RETURN(const std::int64_t newest, NewestOfAll(run, std::move(offered), least));
   if (newest < 0) return std::nullopt;
@@ -92,11 +94,16 @@ absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>
   if (!Keeps(run)) return absl::OkStatus();
   const auto& ranks = run.ranks->executors();
   std::int64_t bytes = 0;
-  for (const auto& rank : ranks) bytes += rank->memory_checkpoint().bytes();
+  for (const auto& rank : ranks) {
+    bytes += rank->memory_checkpoint().bytes();
+    if (recipe::SavesBeside(run.recipe)) bytes += rank->snapshot().bytes();
+  }
   const MemoryLimit limit = MemoryOfProcess(run.options.processes);
   if (bytes > limit.bytes) {
     return ResourceExhausted(
-        "two copies of the state in the host's memory need {}, but {} {} of memory\n"
+        "copies of the state in the host's memory, with those of checkpoints beside training, need {}, but "
+        "{} {} of "
+        "memory\n"
         "    hint: checkpoint.memory = false needs none, and a run that was interrupted goes on from its "
         "newest "
         "checkpoint on disk",

@@ -22,7 +22,8 @@ std::string Position::ToText() const {
   return nlohmann::json({{"iteration", iteration},
                          {"consumed_samples", consumed_samples},
                          {"optimizer_steps", optimizer_steps},
-                         {"schedule_samples", schedule_samples}})
+                         {"schedule_samples", schedule_samples},
+                         {"skips", guard.skips}})
       .dump();
 }
 
@@ -33,12 +34,14 @@ absl::StatusOr<Position> Position::FromText(const std::string& text) {
                ? json[key].get<std::int64_t>()
                : -1;
   };
-  const Position position{.iteration = number("iteration"),
-                          .consumed_samples = number("consumed_samples"),
-                          .optimizer_steps = number("optimizer_steps"),
-                          .schedule_samples = number("schedule_samples")};
+  const Position position{
+      .iteration = number("iteration"),
+      .consumed_samples = number("consumed_samples"),
+      .optimizer_steps = number("optimizer_steps"),
+      .schedule_samples = number("schedule_samples"),
+      .guard = {.losses = {}, .grad_norms = {}, .left_out = {}, .rewinds = 0, .skips = number("skips")}};
   const auto numbers = {position.iteration, position.consumed_samples, position.optimizer_steps,
-                        position.schedule_samples};
+                        position.schedule_samples, position.guard.skips};
   if (std::min(numbers) < 0) return DataLoss("no position of a run: {}", text);
   return position;
 }

@@ -23,7 +23,9 @@ absl::StatusOr<Return> Rewinds::GoBack(const Departure& left, bool resumed,
   // Weights that a machine has spoilt may still be there.
   if (again) RETURN_IF_ERROR(NameRanks(run_, bad.iteration, absl::OkStatus()));
   const std::int64_t latest = again ? bad.iteration - 1 : bad.LatestCheckpoint(guard);
-  ASSIGN_OR_RETURN(Position position, LoadBefore(latest, bad, resumed, start));
+  // What this process has not trained itself may have been trained with other settings.
+  const std::int64_t every = again ? 0 : run_.recipe.checkpoint.interval;
+  ASSIGN_OR_RETURN(Position position, LoadBefore(latest, every, bad, resumed, start));
   position.guard.left_out = left.guard.left_out;
   position.guard.rewinds = left.guard.rewinds;
   std::string text;
@@ -57,15 +59,15 @@ absl::Status Rewinds::MayRewind(const Departure& left) const {
   return rerun_ ? WithVerdict(end, Verdict::kTrue) : end;
 }
 
-absl::StatusOr<Position> Rewinds::LoadBefore(std::int64_t latest, const BadIteration& bad, bool resumed,
-                                             const std::optional<StartPoint>& start) {
+absl::StatusOr<Position> Rewinds::LoadBefore(std::int64_t latest, std::int64_t every, const BadIteration& bad,
+                                             bool resumed, const std::optional<StartPoint>& start) {
   run_.Begin(launch::Work::kAlone, "going back to a checkpoint");
   ++returns_;
   // Nobody's weights are replaced while another rank may still send it some.
   if (run_.processes != nullptr) RETURN_IF_ERROR(run_.processes->Barrier(fmt::format("return {}", returns_)));
-  ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
-                   AgreeOnRewindPoint(run_.options.out, latest, run_.recipe.checkpoint.interval, returns_,
-                                      run_.Leads(), run_.processes));
+  ASSIGN_OR_RETURN(
+      const std::optional<ResumePoint> point,
+      AgreeOnRewindPoint(run_.options.out, latest, every, returns_, run_.Leads(), run_.processes));
   for (const std::string& note : point ? point->notes : std::vector<std::string>())
     Print(stderr, "note: {}\n", note);
   if (!point && resumed)

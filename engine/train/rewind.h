@@ -45,9 +45,9 @@ class Rewinds {
  private:
   // Error: the run ends for the bad iteration.
   absl::Status MayRewind(const Departure& left) const;
-  // The state of the newest checkpoint of iteration `latest` or before.
-  absl::StatusOr<Position> LoadBefore(std::int64_t latest, const BadIteration& bad, bool resumed,
-                                      const std::optional<StartPoint>& start);
+  // The state of the newest checkpoint of iteration `latest` or before; of a multiple of `every`, where that is above 0.
+  absl::StatusOr<Position> LoadBefore(std::int64_t latest, std::int64_t every, const BadIteration& bad,
+                                      bool resumed, const std::optional<StartPoint>& start);
 
   const RunContext& run_;
   checkpoint::Retention& retention_;

@@ -36,7 +36,8 @@ namespace fs = std::filesystem;
 class Training {
  public:
   Training(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device)
-      : retention_(CheckpointRoot(options.out), static_cast<int>(recipe.checkpoint.keep)),
+      : retention_(CheckpointRoot(options.out), static_cast<int>(recipe.checkpoint.keep),
+                   recipe.guard.rewinds() ? std::max<std::int64_t>(1, recipe.checkpoint.interval) : 1),
         stop_(options.stop),
         run_{.recipe = recipe, .options = options, .device = device} {}
 

@@ -121,6 +121,17 @@ TEST_CASE("an older checkpoint whose checksums do not match does not count as ke
   CHECK(*ListIterations(root) == Iterations{3, 4});
 }
 
+TEST_CASE("a checkpoint of a stop takes no place of those that a run goes back to") {
+  const Scratch scratch;
+  const std::string& root = scratch.path();
+  Random random(15);
+  Retention retention(root, 2, 10);
+  for (const int iteration : {10, 20, 25, 30}) SaveAndPrune(root, iteration, random, &retention);
+  CHECK(*ListIterations(root) == Iterations{20, 25, 30});
+  SaveAndPrune(root, 40, random, &retention);
+  CHECK(*ListIterations(root) == Iterations{30, 40});
+}
+
 TEST_CASE("what this run has saved is kept, whatever other folders are called") {
   const Scratch scratch;
   const std::string& root = scratch.path();

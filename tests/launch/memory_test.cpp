@@ -45,9 +45,9 @@ TEST_CASE(
     "bit") {
   const TinyRun tiny;
   REQUIRE(RunProgram("run " + tiny.recipe + kKept + " --out " + tiny.out + "_whole").exit_code == 0);
-  const ProgramResult run = RunProgram("run " + tiny.recipe + kKept +
-                                       "--max-restarts 2 --fault rank=1,iteration=4,at=exchange,kind=kill " +
-                                       "--fault rank=0,iteration=8,at=forward,kind=kill --out " + tiny.out);
+  const ProgramResult run = RunProgram(
+      "run " + tiny.recipe + kKept + "--max-restarts 2 --fault rank=1,iteration=4,at=exchange,kind=kill " +
+      "--fault rank=0,iteration=8,at=forward,kind=kill --fresh --out " + tiny.out);
   REQUIRE_MESSAGE(run.exit_code == 0, run.output);
   // The copy of the last iteration may not have been whole.
   const auto resumed = [&](int iteration) {

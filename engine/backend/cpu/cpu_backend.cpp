@@ -144,11 +144,12 @@ absl::Status CpuBackend::BeginSnapshot(std::span<const SnapshotCopy> at_once,
   if (touching_.valid()) touching_.get();
   CopyOut(at_once);
   const std::lock_guard<std::mutex> lock(copying_mutex_);
-  copying_ =
-      std::async(std::launch::async, [before = copying_, copies = std::vector(beside.begin(), beside.end())] {
-        if (before.valid()) before.wait();
-        CopyOut(copies);
-      }).share();
+  copying_ = std::async(std::launch::async, [before = copying_,
+                                             copies = std::vector(beside.begin(), beside.end())]() mutable {
+               if (before.valid()) before.wait();
+               before = {};  // which holds what was before it
+               CopyOut(copies);
+             }).share();
   return absl::OkStatus();
 }
 
