@@ -22,6 +22,10 @@ RunReader PageReader(const MadeUpRun& run, const std::string& metrics) {
   return *std::move(reader);
 }
 
+std::string PageOf(const std::vector<const RunView*>& views) {
+  return HtmlOf(ReportOf(ReportedRuns(views), testing::kBegin));
+}
+
 bool Has(const std::string& page, const std::string& part) {
   if (page.find(part) != std::string::npos) return true;
   MESSAGE("no '" << part << "'");
@@ -46,7 +50,7 @@ TEST_CASE("page: one run, whole by itself, with the numbers of its files") {
   run.Write("resolved.toml", "[model]\nlayers = 2  # a.toml:1:1\n");
   run.Write("checkpoints/iteration_0000050/rank_00000.h5", std::string(2048, 'x'));
   const RunReader reader = PageReader(run, MetricsText().RunTo(30).Pause(100).RunTo(100).text());
-  const std::string page = RunsPage(ReportedRuns({&reader.view()}), testing::kBegin);
+  const std::string page = PageOf({&reader.view()});
   for (const char* outside : {"http", "src=", "<script", "<link", "@import", "url(h", "<iframe"}) {
     CAPTURE(outside);
     CHECK(page.find(outside) == std::string::npos);
@@ -91,7 +95,7 @@ TEST_CASE("page: several runs beside each other, with the settings that differ")
   second.Write("plan.json", testing::PlanJson(other));
   const RunReader a = PageReader(first, MetricsText().RunTo(100).text());
   const RunReader b = PageReader(second, MetricsText().RunTo(50).text());
-  const std::string page = RunsPage(ReportedRuns({&a.view(), &b.view()}), testing::kBegin);
+  const std::string page = PageOf({&a.view(), &b.view()});
   CHECK(Has(page, "<title>2 runs</title>"));
   CHECK(Has(page, "<li class=\"c0\"><i></i>a</li><li class=\"c1\"><i></i>b</li>"));
   CHECK(Has(page, CellOf("b", "iteration", "50 of 100")));
@@ -108,8 +112,7 @@ TEST_CASE("page: several runs beside each other, with the settings that differ")
   CHECK(parent + alike[1].name == again.folder);
   second.Write("plan.json", "{}");
   const RunReader d = PageReader(second, "");
-  CHECK(
-      Has(RunsPage(ReportedRuns({&a.view(), &d.view()}), 0), "Not compared: the recipe of b is not known."));
+  CHECK(Has(PageOf({&a.view(), &d.view()}), "Not compared: the recipe of b is not known."));
 }
 
 TEST_CASE("page: whatever stands in the files is text") {
@@ -124,7 +127,7 @@ TEST_CASE("page: whatever stands in the files is text") {
   run.Write("outcome.json", "{\"outcome\": \"failed\", \"reason\": \"" + attack + "\", \"host\": \"" +
                                 attack + "\", \"ended\": \"" + attack + "\"}");
   const RunReader reader = PageReader(run, MetricsText().RunTo(30).text() + attack + "\n");
-  const std::string page = RunsPage(ReportedRuns({&reader.view()}), 0);
+  const std::string page = PageOf({&reader.view()});
   CHECK(page.find("<script") == std::string::npos);
   CHECK(page.find("<img") == std::string::npos);
   CHECK(CountIn(page, "&lt;script&gt;alert(1)&lt;/script&gt;") == 7);
@@ -134,10 +137,10 @@ TEST_CASE("page: whatever stands in the files is text") {
 TEST_CASE("page: a long run's page is small, and a run without records has one") {
   const MadeUpRun run;
   const RunReader empty = PageReader(run, "");
-  CHECK(Has(RunsPage(ReportedRuns({&empty.view()}), 0), "No iteration is recorded."));
+  CHECK(Has(PageOf({&empty.view()}), "No iteration is recorded."));
   const RunReader reader = PageReader(run, MetricsText().RunTo(20'000).text());
   const std::vector<const RunView*> views(8, &reader.view());
-  CHECK(RunsPage(ReportedRuns(views), 0).size() < 2'000'000);
+  CHECK(PageOf(views).size() < 2'000'000);
 }
 
 }  // namespace engine::view
