@@ -14,6 +14,7 @@
 #include "engine/view/history.h"
 #include "engine/view/line_follower.h"
 #include "engine/view/plan_view.h"
+#include "engine/view/rank_history.h"
 #include "engine/view/time_split.h"
 
 namespace engine::view {
@@ -69,7 +70,7 @@ struct RunView {
   std::deque<Recent> recent;
   double last_evaluation_s = 0, last_save_s = 0;  // how long each took
   std::vector<double> rank_busy_ms;               // by rank, of the last iteration that was logged
-  std::int64_t rank_busy_iteration = 0;
+  RankHistory ranks;
   std::optional<EvaluationView> last_evaluation, best_evaluation;
   std::int64_t evaluations = 0, checkpoints = 0;   // records
   std::vector<CheckpointView> checkpoint_records;  // the newest kMostRecords

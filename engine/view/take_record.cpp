@@ -38,7 +38,7 @@ void TakeRanks(const object& record, std::int64_t iteration, RunView* view) {
     double busy = kUnknown;
     view->rank_busy_ms.push_back(rank.get(busy) == simdjson::SUCCESS ? busy : kUnknown);
   }
-  view->rank_busy_iteration = iteration;
+  view->ranks.Add(iteration, view->rank_busy_ms);
 }
 
 void TakeIteration(const object& record, std::int64_t iteration, RunView* view) {

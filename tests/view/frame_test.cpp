@@ -146,7 +146,7 @@ TEST_CASE("frame: a rank that takes longer than the others is named") {
     }
     return Line{};
   };
-  CHECK(ranks()[1].text == "rank 2 busy longest: 480 ms, 1.17 × median ");
+  CHECK(ranks()[1].text == "rank 2 busy longest: 480 ms, 1.18 × median ");
   CHECK(ranks()[1].style == Style::kPlain);
   CHECK(ranks()[2].text == "▇▇█▇");
   text += R"({"iteration":4,"loss":1,"rank_busy_ms":[100,null,300,100]})"

@@ -134,6 +134,59 @@ TEST_CASE("page: whatever stands in the files is text") {
   CHECK(Has(page, "&lt;img src=x onerror=1&gt;"));
 }
 
+TEST_CASE("page: a map of the ranks by time, in the colours of their busy times") {
+  const MadeUpRun run;
+  std::string text = R"({"iteration":1,"loss":1,"rank_busy_ms":[100,100,100,100]})"
+                     "\n";
+  for (int i = 2; i <= 4; ++i)
+    text += fmt::format(R"({{"iteration":{},"loss":1,"rank_busy_ms":[100,100,{},{}]}})"
+                        "\n",
+                        i, i == 4 ? "null" : "85", i == 4 ? 250 : 130);
+  const RunReader reader = PageReader(run, text);
+  const std::string page = PageOf({&reader.view()});
+  CHECK(Has(page, "<h2>Ranks</h2>"));
+  CHECK(Has(page, "<figcaption>made-up</figcaption>"));
+  // Columns are 106 units wide, rows 18 high.
+  CHECK(Has(page, "<path class=\"cells h0\" stroke-width=\"18.00\" d=\"M152.0 53.0H364.0\"/>"));
+  CHECK(Has(page,
+            "<path class=\"cells h2\" stroke-width=\"18.00\" "
+            "d=\"M46.0 17.0H470.0M46.0 35.0H470.0M46.0 53.0H152.0M46.0 71.0H152.0\"/>"));
+  CHECK(Has(page, "<path class=\"cells h5\" stroke-width=\"18.00\" d=\"M152.0 71.0H364.0\"/>"));
+  CHECK(Has(page, "<path class=\"cells h6\" stroke-width=\"18.00\" d=\"M364.0 71.0H470.0\"/>"));
+  CHECK(CountIn(page, "class=\"cells") == 4);
+  CHECK(Has(page, "y=\"75.0\" text-anchor=\"end\">3</text>"));
+  CHECK(Has(page, "<text x=\"470.0\" y=\"94.0\" text-anchor=\"end\">4</text>"));
+  CHECK(Has(page,
+            "<tr><th scope=\"row\">made-up</th><td>3</td><td>1.52</td><td>2.50</td><td>75.0 %</td></tr>\n"
+            "<tr><th scope=\"row\">made-up</th><td>0</td><td>1.00</td><td>1.00</td><td>25.0 %</td></tr>"));
+  const RunReader alone = PageReader(run, R"({"iteration":1,"loss":1,"rank_busy_ms":[100]})");
+  CHECK(CountIn(PageOf({&alone.view()}), "<h2>Ranks</h2>") == 0);
+}
+
+TEST_CASE("page: the map of many ranks stays small, and says what shares a row") {
+  const MadeUpRun run;
+  std::string text;
+  for (int i = 1; i <= 300; ++i) {
+    std::string busy;
+    for (int rank = 0; rank < 1000; ++rank)
+      busy += fmt::format("{}{}", rank == 0 ? "" : ",", 50 + (i * rank) % 101);
+    if (i == 1) busy = "1,1";
+    text += fmt::format(R"({{"iteration":{},"loss":1,"rank_busy_ms":[{}]}})"
+                        "\n",
+                        i, busy);
+  }
+  const RunReader reader = PageReader(run, text);
+  const std::string page = PageOf({&reader.view()});
+  CHECK(
+      Has(page,
+          "<figcaption>made-up: 1000 ranks, 16 neighbours a row; before iteration 2 there were more or fewer "
+          "ranks</figcaption>"));
+  CHECK(Has(page, "text-anchor=\"end\">64</text>"));  // each fourth row has a label
+  CHECK(CountIn(page, "text-anchor=\"end\">16</text>") == 0);
+  CHECK(CountIn(page, "<td>") >= 5);
+  CHECK(PageOf(std::vector<const RunView*>(8, &reader.view())).size() < 1'500'000);
+}
+
 TEST_CASE("page: a long run's page is small, and a run without records has one") {
   const MadeUpRun run;
   const RunReader empty = PageReader(run, "");
