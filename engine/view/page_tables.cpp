@@ -61,19 +61,6 @@ std::string BarOf(const ReportedRun& run) {
   return text + "</svg></figure>\n";
 }
 
-Table Interruptions(const Runs& runs) {
-  Table table{.label = "Interruptions", .head = {"run", "after iteration", "last record before", "lost"}};
-  for (const ReportedRun& run : runs) {
-    for (const Interruption& interruption : run.view->time.listed()) {
-      table.rows.push_back({{run.name},
-                            {fmt::format("{}", interruption.after_iteration)},
-                            {UtcText(interruption.began_unix_s)},
-                            {Duration(interruption.seconds)}});
-    }
-  }
-  return table;
-}
-
 // Of facts of one stage each.
 std::string StageText(const study::Side& side, std::int64_t stage, const std::string& item) {
   for (const predict::Fact& fact : side.facts) {
@@ -221,20 +208,14 @@ Document TimeSection(const Runs& runs) {
                        Picture{study::ColourKey("Colours of the reasons", names) + "<div class=\"plots\">\n" +
                                bars + "</div>\n"},
                        std::move(table)};
-  Table interruptions = Interruptions(runs);
-  if (!interruptions.rows.empty()) {
-    document.push_back(Title{.level = 3, .text = "Interruptions"});
-    document.push_back(std::move(interruptions));
-  }
-  document.push_back(
-      Text{"From the beginning of the first iteration to the last record; the share of training is the "
-           "goodput. An "
-           "interruption is a gap between two records that is longer than 5 s and three iterations: the run "
-           "was down, "
-           "started again, and ran iterations again whose records a resume has cut off. Other: shorter gaps. "
-           "Of runs "
-           "whose records have no time, from before there was one, gaps are not known.",
-           Text::Kind::kNote});
+  document.push_back(Text{
+      "From the beginning of the first iteration to the last record; the share of training is the goodput. "
+      "Interruptions are gaps before records of a resumed run, and gaps between two records that are longer "
+      "than "
+      "5 s and three iterations. Other: shorter gaps. Of runs whose records have no time, from before there "
+      "was "
+      "one, gaps are not known.",
+      Text::Kind::kNote});
   return document;
 }
 
@@ -254,15 +235,12 @@ Document PredictionSection(const Runs& runs) {
 Document MemorySection(const Runs& runs) { return SectionOf("Memory", runs, MemoryOf); }
 
 Document EvaluationsSection(const Runs& runs) {
-  Table table{.label = "Evaluations", .head = {"run", "iteration, about", "validation loss"}};
+  Table table{.label = "Evaluations", .head = {"run", "iteration", "validation loss"}};
   for (const ReportedRun& run : runs) {
-    std::vector<Bucket> buckets = run.view->history.Buckets();
-    std::erase_if(buckets, [](const Bucket& bucket) { return bucket[metrics::kValidationLoss].empty(); });
-    const std::size_t shown = std::min(kMostRows, buckets.size());
-    for (std::size_t i = buckets.size() - shown; i < buckets.size(); ++i)
-      table.rows.push_back({{run.name},
-                            {fmt::format("{}", buckets[i].last_iteration)},
-                            {LossText(buckets[i][metrics::kValidationLoss].mean())}});
+    const std::vector<EvaluationView>& records = run.view->evaluation_records;
+    for (std::size_t i = records.size() - std::min(kMostRows, records.size()); i < records.size(); ++i)
+      table.rows.push_back(
+          {{run.name}, {fmt::format("{}", records[i].iteration)}, {LossText(records[i].loss)}});
   }
   if (table.rows.empty()) return {};
   return {Title{.text = "Evaluations"}, std::move(table),

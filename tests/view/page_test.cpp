@@ -71,7 +71,10 @@ TEST_CASE("page: one run, whole by itself, with the numbers of its files") {
   CHECK(Has(page, CellOf("made-up", "data", "50 ms (0.0 %)")));
   CHECK(Has(page, CellOf("made-up", "interruptions", "1 min 40 s (61.3 %)")));
   CHECK(Has(page, CellOf("made-up", "all", "2 min 43 s")));
-  CHECK(Has(page, "<td>30</td><td>2026-09-21 14:13:38 UTC</td><td>1 min 40 s</td>"));
+  CHECK(Has(
+      page,
+      "<td>2026-09-21 14:13:38 UTC</td><td>interruption</td><td>30</td><td>1 min 40 s</td><td>resumed after "
+      "1 min 40 s</td>"));
   CHECK(Has(page, CellOf("made-up", "predicted iteration", "450 ms")));
   CHECK(Has(page, CellOf("made-up", "predicted MFU", "40.0 %")));
   CHECK(Has(page, CellOf("made-up", "measured MFU", "35.0 %, mean") + "<td>0.875</td>"));
@@ -130,8 +133,49 @@ TEST_CASE("page: whatever stands in the files is text") {
   const std::string page = PageOf({&reader.view()});
   CHECK(page.find("<script") == std::string::npos);
   CHECK(page.find("<img") == std::string::npos);
-  CHECK(CountIn(page, "&lt;script&gt;alert(1)&lt;/script&gt;") == 7);
+  CHECK(CountIn(page, "&lt;script&gt;alert(1)&lt;/script&gt;") == 8);
   CHECK(Has(page, "&lt;img src=x onerror=1&gt;"));
+}
+
+TEST_CASE("page: events over time, a lane a kind") {
+  const MadeUpRun run;
+  run.Write("outcome.json", R"({"outcome": "stopped", "iteration": 40, "ended": "2026-09-21T14:15:20Z"})");
+  const RunReader reader = PageReader(run, MetricsText().RunTo(30).Pause(73).RunTo(40).text());
+  const std::string page = PageOf({&reader.view()});
+  CHECK(
+      Has(page, "<figcaption>made-up, from 2026-09-21 14:13:20 UTC to 2026-09-21 14:15:20 UTC</figcaption>"));
+  // 120 s are 378 units from 92 on. Lanes are 20 high: start, interruption, evaluation, checkpoint, end.
+  CHECK(Has(page,
+            "text-anchor=\"end\">start</text><path class=\"c0\" style=\"fill:var(--c)\" d=\"M92.0 "
+            "9h2.0v14H92.0z\""));
+  CHECK(Has(page,
+            "text-anchor=\"end\">interruption</text><path class=\"c1\" style=\"fill:var(--c)\" "
+            "d=\"M148.7 29h229.9v14H148.7z\""));
+  CHECK(Has(page,
+            "text-anchor=\"end\">evaluation</text><path class=\"c5\" style=\"fill:var(--c)\" "
+            "d=\"M123.5 49h3.2v14H123.5zM394.4 49h3.2v14H394.4z\""));
+  CHECK(Has(page,
+            "text-anchor=\"end\">checkpoint</text><path class=\"c6\" style=\"fill:var(--c)\" "
+            "d=\"M134.5 69h6.3v14H134.5z\""));
+  CHECK(Has(page,
+            "text-anchor=\"end\">end</text><path class=\"c7\" style=\"fill:var(--c)\" "
+            "d=\"M468.0 89h2.0v14H468.0z\""));
+  CHECK(CountIn(page, ">fault</text>") == 0);
+  CHECK(Has(page, "text-anchor=\"middle\">seconds</text>"));
+  CHECK(Has(page, "<td>2026-09-21 14:13:33 UTC</td><td>checkpoint</td><td>25</td><td>2.0 s</td>"));
+  CHECK(Has(page, "<td>2026-09-21 14:15:20 UTC</td><td>end</td><td>40</td><td>–</td><td>stopped</td>"));
+  CHECK(Has(page, "<tr><th scope=\"row\">made-up</th><td>40</td><td>2.5060</td></tr>"));  // evaluations
+}
+
+TEST_CASE("page: of many events the newest of each kind are listed") {
+  const MadeUpRun run;
+  const RunReader reader = PageReader(run, MetricsText().RunTo(1000).text());
+  const std::string page = PageOf({&reader.view()});
+  CHECK(CountIn(page, "<td>evaluation</td>") == 20);
+  CHECK(CountIn(page, "<td>checkpoint</td>") == 20);
+  CHECK(CountIn(page, "<td>start</td>") == 1);
+  CHECK(Has(page, "<td>evaluation</td><td>620</td>"));
+  CHECK(CountIn(page, "<td>evaluation</td><td>600</td>") == 0);
 }
 
 TEST_CASE("page: a map of the ranks by time, in the colours of their busy times") {
