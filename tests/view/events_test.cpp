@@ -76,6 +76,7 @@ TEST_CASE("events: iterations without an update in a row are one, and numbers th
   text += IterationLine(3, 1.5, R"(,"skipped_iterations":2)");
   text += IterationLine(4, 2.0, R"(,"skipped_iterations":3)");
   text += IterationLine(5, 2.5, R"(,"skipped_iterations":3,"nan_iterations":1)");
+  text += IterationLine(6, 3.0, R"(,"skipped_iterations":3,"nan_iterations":1)");
   const RunReader reader = ReaderOfEvents(run, text);
   CHECK(TextsOf(reader.view()) ==
         std::vector<std::string>{"start 1 at 0.00 for 0.00: first iteration",

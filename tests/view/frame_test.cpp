@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,36 @@ TEST_CASE("frame: states and what is wrong stand above the curves") {
         "made-up  failed  iteration 60 of 100, 60 %, ended 2026-09-21T14:14:20Z");
   CHECK(LineWith(text(0), "failed: ") == "failed: out of \\x1b[2J memory");
   CHECK(LineWith(text(0), "plan 0123").find("on h1") != std::string::npos);
+}
+
+TEST_CASE("frame: a terminal without room for the plot shows every number") {
+  const MadeUpRun run;
+  const RunReader reader = ReaderOf(run, MetricsText().RunTo(60).text());
+  const FrameOptions all{.columns = 80};
+  const std::size_t plot = 9;  // with its axis
+  const FrameOptions low{.columns = 80, .rows = RunFrame(reader.view(), all).size() - plot};
+  const std::string text = TextOf(RunFrame(reader.view(), low), low);
+  CHECK(text.find("│") == std::string::npos);
+  CHECK(LineWith(text, "ranks  ").starts_with("ranks "));
+}
+
+TEST_CASE("frame: the newest checkpoint, with or without a record, and its age while the run goes on") {
+  const MadeUpRun run;
+  const MetricsText metrics = MetricsText().RunTo(60);
+  RunReader reader = ReaderOf(run, metrics.text());
+  const auto checkpoint = [&] {
+    reader.Refresh(RunReader::kAllBytes);
+    const FrameOptions options{.columns = 80, .now_unix_s = metrics.now() + 3};
+    return LineWith(TextOf(RunFrame(reader.view(), options), options), "checkpoint  ");
+  };
+  CHECK(checkpoint() == "checkpoint     iteration 50, 9.0 s ago, in 2.0 s; 1 kept");
+  run.Write("outcome.json", R"({"outcome": "failed", "reason": "lost a host", "retryable": true})");
+  CHECK(checkpoint() == "checkpoint     iteration 50, in 2.0 s; 1 kept");
+  const FrameOptions options{.columns = 80};
+  CHECK(LineWith(TextOf(RunFrame(reader.view(), options), options), "failed: ") ==
+        "failed: lost a host (another try may go well)");
+  std::filesystem::create_directory(run.folder + "/checkpoints/iteration_0000060");
+  CHECK(checkpoint() == "checkpoint     iteration 60; 2 kept");
 }
 
 TEST_CASE("frame: several runs as a table, as golden files") {

@@ -89,6 +89,10 @@ TEST_CASE("page: one run, whole by itself, with the numbers of its files") {
   CHECK(CountIn(page, "<figure>\n<h3>Loss over ") == 3);
   CHECK(CountIn(page, "<h3>Loss scale</h3>") == 0);  // it never moves
   CHECK(CountIn(page, "<circle ") == 15);            // evaluations
+  CHECK(Has(page, "made-up: from 35 to 35. "));      // MFU, in %
+  // The bar of 480 units: behind 49.95 s of training and 5 s of evaluations, of 163 s.
+  CHECK(Has(page, "<rect class=\"c1\" style=\"fill:var(--c)\" x=\"147.09\""));
+  CHECK(Has(page, "<rect class=\"c2\" style=\"fill:var(--c)\" x=\"161.82\""));
 }
 
 TEST_CASE("page: several runs beside each other, with the settings that differ") {
@@ -135,6 +139,56 @@ TEST_CASE("page: whatever stands in the files is text") {
   CHECK(page.find("<img") == std::string::npos);
   CHECK(CountIn(page, "&lt;script&gt;alert(1)&lt;/script&gt;") == 8);
   CHECK(Has(page, "&lt;img src=x onerror=1&gt;"));
+}
+
+TEST_CASE("page: curves leave out what is large in the beginning, and bands reach to the extremes") {
+  const MadeUpRun run;
+  std::string text;
+  for (int i = 1; i <= 1000; ++i)
+    text += fmt::format("{{\"iteration\":{},\"loss\":{}}}\n", i, i == 1 ? 5000 : i % 2 == 1 ? 0 : 100);
+  const RunReader reader = PageReader(run, text);
+  const std::string page = PageOf({&reader.view()});
+  CHECK(CountIn(page, "text-anchor=\"end\">5000</text>") == 0);
+  CHECK(CountIn(page, "text-anchor=\"end\">0</text>") == 1);
+  CHECK(CountIn(page, "text-anchor=\"end\">100</text>") == 1);
+}
+
+TEST_CASE("page: of many checkpoints and stages those are shown that fit, and it says so") {
+  const MadeUpRun run;
+  std::string plan = testing::PlanJson();
+  const std::size_t stages = plan.find("\"stages\": [") + 11;
+  const std::string stage = plan.substr(stages, plan.find("}}, {", stages) + 4 - stages);
+  for (int i = 0; i < 15; ++i) plan.insert(stages, stage + " ");
+  run.Write("plan.json", plan);
+  std::string text;
+  for (int i = 1; i <= 25; ++i)
+    text += fmt::format("{{\"iteration\":{},\"save_seconds\":{},\"stall_seconds\":1}}\n", i, 1 + i);
+  const RunReader reader = PageReader(run, text);
+  REQUIRE(reader.view().notes.empty());
+  const std::string page = PageOf({&reader.view()});
+  CHECK(Has(page, "<p class=\"note\">The newest 20 of 25 checkpoints.</p>"));
+  CHECK(Has(page, "<th scope=\"row\">25</th><td>–</td><td>26 s</td><td>1.0 s</td><td>deleted</td>"));
+  CHECK(Has(page, "<th scope=\"row\">6</th>"));
+  CHECK(CountIn(page, "<th scope=\"row\">5</th>") == 0);
+  CHECK(Has(page, "<th scope=\"col\">stage 15</th>"));
+  CHECK(CountIn(page, "stage 16") == 0);
+  CHECK(Has(page, "<p class=\"note\">And 1 more stages.</p>"));
+}
+
+TEST_CASE("page: a picture of events has those alone whose time is known, and reaches to the last record") {
+  const MadeUpRun run;
+  const RunReader reader = PageReader(run, MetricsText().RunTo(39).text());
+  CHECK(
+      Has(PageOf({&reader.view()}), "from 2026-09-21 14:13:20 UTC to 2026-09-21 14:13:42 UTC</figcaption>"));
+  run.Write("faults.jsonl", R"({"fault":"a","iteration":1,"timestamp":1790000000})"
+                            "\n"
+                            R"({"fault":"b","iteration":2,"timestamp":1790000060})"
+                            "\n");
+  const RunReader old = PageReader(run, "{\"iteration\":1,\"loss\":1}\n{\"iteration\":2,\"loss\":1}\n");
+  const std::string page = PageOf({&old.view()});
+  CHECK(Has(page, "from 2026-09-21 14:13:20 UTC to 2026-09-21 14:14:20 UTC</figcaption>"));
+  CHECK(CountIn(page, "text-anchor=\"end\">start</text>") == 0);
+  CHECK(Has(page, "<td>–</td><td>start</td><td>1</td>"));
 }
 
 TEST_CASE("page: events over time, a lane a kind") {
@@ -228,7 +282,12 @@ TEST_CASE("page: the map of many ranks stays small, and says what shares a row")
   CHECK(Has(page, "text-anchor=\"end\">64</text>"));  // each fourth row has a label
   CHECK(CountIn(page, "text-anchor=\"end\">16</text>") == 0);
   CHECK(CountIn(page, "<td>") >= 5);
-  CHECK(PageOf(std::vector<const RunView*>(8, &reader.view())).size() < 1'500'000);
+  // Eight maps of at most 65 columns each: 299 iterations in 75 columns of 4 are joined two by two.
+  const std::string eight = PageOf(std::vector<const RunView*>(8, &reader.view()));
+  CHECK(CountIn(eight, "16 neighbours a row") == 8);
+  CHECK(CountIn(page, "H51.7") > 0);
+  CHECK(CountIn(eight, "H51.7") == 0);
+  CHECK(CountIn(eight, "H57.2") > 0);
 }
 
 TEST_CASE("page: a long run's page is small, and a run without records has one") {
