@@ -33,7 +33,8 @@ th:first-child, .words th, .words td { text-align: left; }
 .wrap td { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
 td.last { white-space: normal; min-width: 14rem; }
 @media (max-width: 40rem) { table { font-size: .85rem; } th, td { padding: .3rem .4rem; } }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.5rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.5rem;
+  margin-bottom: 1rem; }
 figure { margin: 0; max-width: 40rem; }
 svg { display: block; width: 100%; height: auto; font-size: 13px; }
 svg text { fill: var(--soft); }

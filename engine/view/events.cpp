@@ -46,7 +46,7 @@ Event EventOf(const CheckpointView& checkpoint) {
 }
 
 // `last_unix_s`: when all else was over. The file counts in whole seconds, and nothing follows it.
-Event EndOf(const RunView& view, double last_unix_s) {
+Event EndEvent(const RunView& view, double last_unix_s) {
   const OutcomeView& outcome = *view.outcome;
   const double ended_unix_s = UnixSecondsOf(outcome.ended);
   const std::string reason = outcome.reason.empty() ? "" : ": " + outcome.reason;
@@ -78,7 +78,7 @@ std::vector<Event> EventsOf(const RunView& view) {
   });
   double last_unix_s = 0;
   for (const Event& event : events) last_unix_s = std::max(last_unix_s, event.began_unix_s + event.seconds);
-  if (view.outcome) events.push_back(EndOf(view, last_unix_s));
+  if (view.outcome) events.push_back(EndEvent(view, last_unix_s));
   return events;
 }
 
