@@ -76,6 +76,7 @@ TEST_CASE("page: one run, whole by itself, with the numbers of its files") {
       "<td>2026-09-21 14:13:38 UTC</td><td>interruption</td><td>30</td><td>1 min 40 s</td><td>resumed after "
       "1 min 40 s</td>"));
   CHECK(Has(page, CellOf("made-up", "predicted iteration", "450 ms")));
+  CHECK(Has(page, CellOf("made-up", "measured iteration", "500 ms, median")));
   CHECK(Has(page, CellOf("made-up", "predicted MFU", "40.0 %")));
   CHECK(Has(page, CellOf("made-up", "measured MFU", "35.0 %, mean") + "<td>0.875</td>"));
   CHECK(Has(page, "<th scope=\"row\">total</th><td>8.56 KiB</td><td>8.56 KiB</td>"));
@@ -90,6 +91,7 @@ TEST_CASE("page: one run, whole by itself, with the numbers of its files") {
   CHECK(CountIn(page, "<h3>Loss scale</h3>") == 0);  // it never moves
   CHECK(CountIn(page, "<circle ") == 15);            // evaluations
   CHECK(Has(page, "made-up: from 35 to 35. "));      // MFU, in %
+  CHECK(CountIn(page, ">10K</text>") == 1);          // the axis of tokens
   // The bar of 480 units: behind 49.95 s of training and 5 s of evaluations, of 163 s.
   CHECK(Has(page, "<rect class=\"c1\" style=\"fill:var(--c)\" x=\"147.09\""));
   CHECK(Has(page, "<rect class=\"c2\" style=\"fill:var(--c)\" x=\"161.82\""));
