@@ -47,9 +47,9 @@ int Report(const ReportArguments& arguments) {
 }  // namespace
 
 void AddReportCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "report",
-      "Write runs as one HTML page: what was run, curves, where the time went, memory, checkpoints");
+  CLI::App* command = app.add_subcommand("report",
+                                         "Write runs as one HTML page, or as Markdown: what was run, curves, "
+                                         "slow ranks, events, where the time went");
   const auto arguments = std::make_shared<ReportArguments>();
   command->add_option("dir", arguments->folders, "Folder of a run; several stand beside each other")
       ->required()
