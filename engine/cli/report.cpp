@@ -1,4 +1,4 @@
-// `engine report`: runs as one HTML page.
+// `engine report`: runs as one HTML page, or as Markdown.
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -31,7 +31,8 @@ absl::Status WriteReport(const ReportArguments& arguments) {
   }
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const std::string page = view::RunsPage(view::ReportedRuns(views), now);
+  const view::Document report = view::ReportOf(view::ReportedRuns(views), now);
+  const std::string page = arguments.out.ends_with(".md") ? view::MarkdownOf(report) : view::HtmlOf(report);
   if (!arguments.out.empty()) return WriteFile(arguments.out, page);
   Print(stdout, "{}", page);
   return absl::OkStatus();
@@ -46,14 +47,17 @@ int Report(const ReportArguments& arguments) {
 }  // namespace
 
 void AddReportCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand(
-      "report",
-      "Write runs as one HTML page: what was run, curves, where the time went, memory, checkpoints");
+  CLI::App* command = app.add_subcommand("report",
+                                         "Write runs as one HTML page, or as Markdown: what was run, curves, "
+                                         "slow ranks, events, where the time went");
   const auto arguments = std::make_shared<ReportArguments>();
   command->add_option("dir", arguments->folders, "Folder of a run; several stand beside each other")
       ->required()
       ->type_name("DIR");
-  command->add_option("-o,--output", arguments->out, "The page; default: standard output")->type_name("FILE");
+  command
+      ->add_option("-o,--output", arguments->out,
+                   "The page; Markdown tables where the name ends in .md; default: standard output")
+      ->type_name("FILE");
   command->footer(
       "Exit codes: 0 written; 1 no folder holds a run, or the page cannot be written; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Report(*arguments); });

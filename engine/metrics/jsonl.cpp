@@ -88,7 +88,7 @@ void Put(const Measurement& measured, nlohmann::ordered_json& line) {
 
 absl::StatusOr<std::unique_ptr<Jsonl>> Jsonl::Open(const std::string& path, std::int64_t iteration) {
   RETURN_IF_ERROR(Truncate(path, iteration));
-  std::unique_ptr<Jsonl> sink(new Jsonl(path));
+  std::unique_ptr<Jsonl> sink(new Jsonl(path, iteration));
   RETURN_IF_ERROR(sink->file_.Open().status());
   return sink;
 }
@@ -99,8 +99,11 @@ absl::Status Jsonl::Write(const Record& record) {
   for (const Measurement& measured : record.values) {
     if (measured.quantity->key != nullptr) Put(measured, line);
   }
+  if (resumed_iteration_ > 0) line[kResumedIterationKey] = resumed_iteration_;
   RETURN_IF_ERROR(file_.Open().status());
-  return file_.Append(line.dump() + "\n");
+  RETURN_IF_ERROR(file_.Append(line.dump() + "\n"));
+  resumed_iteration_ = 0;
+  return absl::OkStatus();
 }
 
 }  // namespace engine::metrics

@@ -23,6 +23,9 @@ struct Quantity {
   bool integer = false;  // written as one in JSON
 };
 
+// In the first line of metrics.jsonl that a resumed process writes: the iteration after which it goes on.
+inline constexpr const char* kResumedIterationKey = "resumed_iteration";
+
 // Of iterations.
 inline constexpr Quantity kLoss{.key = "loss",
                                 .tag = "lm loss",

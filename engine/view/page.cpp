@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -13,8 +14,6 @@
 #include "engine/checkpoint/layout.h"
 #include "engine/driver/run_folder.h"
 #include "engine/recipe/print.h"
-#include "engine/study/html.h"
-#include "engine/study/plot.h"
 #include "engine/view/page_sections.h"
 #include "engine/view/status_text.h"
 #include "engine/view/words.h"
@@ -23,8 +22,6 @@ namespace engine::view {
 
 namespace fs = std::filesystem;
 using predict::Section;
-using study::EscapeHtml;
-using study::Head;
 
 namespace {
 
@@ -78,6 +75,16 @@ std::string FactIn(const RunView& view, Section section, const char* name, std::
   return value ? text(*value) : "";
 }
 
+// What is wrong with the runs or their files.
+List NotesOf(const Runs& runs) {
+  List notes;
+  for (const ReportedRun& run : runs) {
+    for (const Line& warning : Warnings(*run.view))
+      notes.items.push_back(fmt::format("{}: {}", run.name, warning[0].text));
+  }
+  return notes;
+}
+
 // The values of a key in all runs, as TOML.
 struct Setting {
   std::string key;
@@ -117,26 +124,22 @@ std::vector<ReportedRun> ReportedRuns(const std::vector<const RunView*>& views) 
   return runs;
 }
 
-std::string PropertyTable(const std::string& label, const Runs& runs, const std::vector<PropertyRow>& rows) {
-  std::string body;
+Table PropertyTable(const std::string& label, const Runs& runs, const std::vector<PropertyRow>& rows) {
+  Table table{.label = label, .head = {""}, .words = true, .wraps = true};
+  for (const ReportedRun& run : runs) table.head.push_back(run.name);
   for (const PropertyRow& row : rows) {
-    std::string cells;
+    std::vector<TableCell> cells = {{row.label}};
     bool says = false;
     for (const ReportedRun& run : runs) {
-      const std::string text = row.text(run);
-      says = says || !text.empty();
-      cells += fmt::format("<td data-run=\"{}\" data-number=\"{}\">{}</td>", EscapeHtml(run.name), row.number,
-                           text.empty() ? kUnknownText : EscapeHtml(text));
+      cells.push_back({row.text(run), row.is_code, run.name, row.number});
+      says = says || !cells.back().text.empty();
     }
-    if (says) body += fmt::format("<tr>{}{}</tr>\n", Head(EscapeHtml(row.label), "row"), cells);
+    if (says) table.rows.push_back(std::move(cells));
   }
-  if (body.empty()) return "";
-  std::vector<std::string> head = {""};
-  for (const ReportedRun& run : runs) head.push_back(EscapeHtml(run.name));
-  return "<div class=\"wrap\">" + study::Table(label, head, body, /*words=*/true) + "</div>\n";
+  return table;
 }
 
-std::string OverviewSection(const Runs& runs, double now_unix_s) {
+Document OverviewSection(const Runs& runs, double now_unix_s) {
   constexpr double kMiddle = 0.5;
   const std::vector<PropertyRow> rows = {
       {"state", "state", [&](const ReportedRun& run) { return StateSpan(*run.view, now_unix_s).text; }},
@@ -171,67 +174,70 @@ std::string OverviewSection(const Runs& runs, double now_unix_s) {
       {"computes in", "compute",
        [](const ReportedRun& run) { return run.view->plan ? Printable(run.view->plan->compute) : ""; }},
       {"plan", "plan",
-       [](const ReportedRun& run) { return run.view->plan ? Printable(run.view->plan->side.hash) : ""; }},
-      {"recipe", "recipe", [](const ReportedRun& run) { return Printable(run.view->recipe_path); }},
+       [](const ReportedRun& run) { return run.view->plan ? Printable(run.view->plan->side.hash) : ""; },
+       /*is_code=*/true},
+      {"recipe", "recipe", [](const ReportedRun& run) { return Printable(run.view->recipe_path); },
+       /*is_code=*/true},
       {"host of rank 0", "host",
        [](const ReportedRun& run) { return run.view->outcome ? Printable(run.view->outcome->host) : ""; }},
       {"ended", "ended",
        [](const ReportedRun& run) { return run.view->outcome ? Printable(run.view->outcome->ended) : ""; }},
-      {"folder", "folder", [](const ReportedRun& run) { return Printable(run.view->folder); }}};
-  return PropertyTable("What was run, and how it went", runs, rows) + NotesSection(runs);
+      {"folder", "folder", [](const ReportedRun& run) { return Printable(run.view->folder); },
+       /*is_code=*/true}};
+  Document document = {PropertyTable("What was run, and how it went", runs, rows)};
+  const List notes = NotesOf(runs);
+  if (!notes.items.empty()) document.push_back(notes);
+  return document;
 }
 
-std::string NotesSection(const Runs& runs) {
-  std::string items;
+Document SettingsSection(const Runs& runs) {
+  if (runs.size() < 2) return {};
+  Document document = {Title{.text = "Settings that differ"}};
   for (const ReportedRun& run : runs) {
-    for (const Line& warning : Warnings(*run.view))
-      items += fmt::format("<li>{}: {}</li>\n", EscapeHtml(run.name), EscapeHtml(warning[0].text));
+    if (run.view->plan && run.view->plan->side.recipe) continue;
+    document.push_back(
+        Text{fmt::format("Not compared: the recipe of {} is not known.", run.name), Text::Kind::kNote});
+    return document;
   }
-  return items.empty() ? "" : "<ul>\n" + items + "</ul>\n";
-}
-
-std::string SettingsSection(const Runs& runs) {
-  if (runs.size() < 2) return "";
-  const std::string title = "<h2>Settings that differ</h2>\n";
-  for (const ReportedRun& run : runs) {
-    if (!run.view->plan || !run.view->plan->side.recipe)
-      return fmt::format("{}<p class=\"note\">Not compared: the recipe of {} is not known.</p>\n", title,
-                         EscapeHtml(run.name));
-  }
-  std::string rows;
+  Table table{.label = "Settings that differ between the runs", .head = {"setting"}, .words = true};
+  for (const ReportedRun& run : runs) table.head.push_back(run.name);
   for (const Setting& setting : DifferingSettings(runs)) {
-    rows += "<tr>" + Head("<code>" + EscapeHtml(setting.key) + "</code>", "row");
-    for (const std::string& value : setting.values)
-      rows += study::Cell("<code>" + EscapeHtml(value.empty() ? kUnknownText : value) + "</code>");
-    rows += "</tr>\n";
+    std::vector<TableCell>& row = table.rows.emplace_back();
+    row.push_back({.text = setting.key, .is_code = true});
+    for (const std::string& value : setting.values) row.push_back({.text = value, .is_code = true});
   }
-  if (rows.empty()) return title + "<p>None.</p>\n";
-  std::vector<std::string> head = {"setting"};
-  for (const ReportedRun& run : runs) head.push_back(EscapeHtml(run.name));
-  return title + study::Table("Settings that differ between the runs", head, rows, /*words=*/true);
+  if (table.rows.empty()) {
+    document.push_back(Text{"None."});
+  } else {
+    document.push_back(std::move(table));
+  }
+  return document;
 }
 
-std::string RecipesSection(const Runs& runs) {
-  std::string text;
+Document RecipesSection(const Runs& runs) {
+  Document document = {Title{.text = "Recipe"}};
   for (const ReportedRun& run : runs) {
     if (run.recipe_text.empty()) continue;
-    text += fmt::format(
-        "<details><summary>The recipe of {}, with the origin of each value</summary>\n<div class=\"scroll\" "
-        "role=\"region\" tabindex=\"0\" aria-label=\"Recipe of {}\"><pre>{}</pre></div></details>\n",
-        EscapeHtml(run.name), EscapeHtml(run.name), EscapeHtml(run.recipe_text));
+    document.push_back(
+        Listing{.title = fmt::format("The recipe of {}, with the origin of each value", run.name),
+                .label = "Recipe of " + run.name,
+                .text = run.recipe_text});
   }
-  return text.empty() ? "" : "<h2>Recipe</h2>\n" + text;
+  return document.size() > 1 ? document : Document();
 }
 
-std::string RunsPage(const std::vector<ReportedRun>& runs, double now_unix_s) {
-  std::string page = study::PageBegin(runs.size() == 1 ? runs[0].name : fmt::format("{} runs", runs.size()));
-  page += OverviewSection(runs, now_unix_s) + CurvesSection(runs) + TimeSection(runs) +
-          PredictionSection(runs) + MemorySection(runs) + EvaluationsSection(runs) +
-          CheckpointsSection(runs) + SettingsSection(runs) + RecipesSection(runs);
-  page +=
-      fmt::format("<p class=\"note\">Written by engine {} on {} from the files of the runs' folders.</p>\n",
-                  Version(), UtcText(now_unix_s));
-  return page + study::kPageEnd;
+Document ReportOf(const std::vector<ReportedRun>& runs, double now_unix_s) {
+  Document report = {
+      Title{.level = 1, .text = runs.size() == 1 ? runs[0].name : fmt::format("{} runs", runs.size())}};
+  Append(OverviewSection(runs, now_unix_s), &report);
+  constexpr std::array kSections = {CurvesSection,     RanksSection,  EventsSection,      TimeSection,
+                                    PredictionSection, MemorySection, EvaluationsSection, CheckpointsSection,
+                                    SettingsSection,   RecipesSection};
+  for (const auto section : kSections) Append(section(runs), &report);
+  report.push_back(Text{fmt::format("Written by engine {} on {} from the files of the runs' folders.",
+                                    Version(), UtcText(now_unix_s)),
+                        Text::Kind::kNote});
+  return report;
 }
 
 }  // namespace engine::view

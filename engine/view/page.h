@@ -1,4 +1,4 @@
-// Runs as one HTML page that needs nothing else: no network, no script, no other file.
+// Runs as one HTML page that needs nothing else (no network, no script, no other file), or as Markdown.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/view/document.h"
 #include "engine/view/run_view.h"
 
 namespace engine::view {
@@ -20,7 +21,7 @@ struct ReportedRun {
 // Of a run that has been read. Looks up what the live view does not need.
 std::vector<ReportedRun> ReportedRuns(const std::vector<const RunView*>& views);
 
-// Numbers stand in cells with data-run="NAME" and data-number="loss", …
-std::string RunsPage(const std::vector<ReportedRun>& runs, double now_unix_s);
+// All there is to say of the runs. In the page numbers stand in cells with data-run="NAME" and data-number="loss", …
+Document ReportOf(const std::vector<ReportedRun>& runs, double now_unix_s);
 
 }  // namespace engine::view

@@ -102,21 +102,25 @@ std::string FigureOf(const Runs& runs, const Drawn& drawn) {
 
 }  // namespace
 
-std::string CurvesSection(const Runs& runs) {
+Document CurvesSection(const Runs& runs) {
+  Document document = {Title{.text = "Curves"}};
   std::string figures;
   for (const Drawn& drawn : kDrawn) figures += FigureOf(runs, drawn);
-  if (figures.empty()) return "<h2>Curves</h2>\n<p>No iteration is recorded.</p>\n";
+  if (figures.empty()) {
+    document.push_back(Text{"No iteration is recorded."});
+    return document;
+  }
   std::vector<std::string> names;
   for (const ReportedRun& run : runs) names.push_back(run.name);
   const std::string key = runs.size() > 1 ? study::ColourKey("Colours of the runs", names) : "";
-  return "<h2>Curves</h2>\n" + key + "<div class=\"plots\">\n" + figures + "</div>\n" +
-         fmt::format(
-             "<p class=\"note\">Lines: means over up to {} equal stretches of iterations; bands: from the "
-             "smallest to the "
-             "largest value in each; dots: validation loss. The first {:.0f} % may lie above a plot. Time is "
-             "that "
-             "of training alone, without evaluations, checkpoints and interruptions.</p>\n",
-             kPlottedPoints, kEarly * 100);
+  document.push_back(Picture{key + "<div class=\"plots\">\n" + figures + "</div>\n"});
+  document.push_back(Text{
+      fmt::format("Lines: means over up to {} equal stretches of iterations; bands: from the smallest to the "
+                  "largest value in each; dots: validation loss. The first {:.0f} % may lie above a plot. "
+                  "Time is that of training alone, without evaluations, checkpoints and interruptions.",
+                  kPlottedPoints, kEarly * 100),
+      Text::Kind::kOfPicture});
+  return document;
 }
 
 }  // namespace engine::view

@@ -15,13 +15,10 @@
 namespace engine::view {
 
 using predict::Section;
-using study::Cell;
 using study::EscapeHtml;
-using study::Head;
 
 namespace {
 
-constexpr std::size_t kMostRows = 20;    // of a table of events: the newest
 constexpr std::size_t kMostStages = 16;  // columns of a table of stages
 
 // A reason that time went to.
@@ -64,27 +61,13 @@ std::string BarOf(const ReportedRun& run) {
   return text + "</svg></figure>\n";
 }
 
-std::string Interruptions(const Runs& runs) {
-  std::string rows;
-  for (const ReportedRun& run : runs) {
-    for (const Interruption& interruption : run.view->time.listed()) {
-      rows += "<tr>" + Head(EscapeHtml(run.name), "row") +
-              Cell(fmt::format("{}", interruption.after_iteration)) +
-              Cell(UtcText(interruption.began_unix_s)) + Cell(Duration(interruption.seconds)) + "</tr>\n";
-    }
-  }
-  if (rows.empty()) return "";
-  return "<h3>Interruptions</h3>\n" +
-         study::Table("Interruptions", {"run", "after iteration", "last record before", "lost"}, rows);
-}
-
 // Of facts of one stage each.
-std::string StageCell(const study::Side& side, std::int64_t stage, const std::string& item) {
+std::string StageText(const study::Side& side, std::int64_t stage, const std::string& item) {
   for (const predict::Fact& fact : side.facts) {
     if (fact.key.section == Section::kMemory && fact.key.stage == stage && fact.key.name == item)
-      return Cell(EscapeHtml(study::FactText(fact.unit, fact.value)));
+      return study::FactText(fact.unit, fact.value);
   }
-  return Cell(kUnknownText);
+  return "";
 }
 
 std::vector<std::string> MemoryItems(const study::Side& side, std::int64_t* stages) {
@@ -97,29 +80,28 @@ std::vector<std::string> MemoryItems(const study::Side& side, std::int64_t* stag
   return items;
 }
 
-std::string MemoryTable(const ReportedRun& run) {
-  if (!run.view->plan) return "";
+Document MemoryOf(const ReportedRun& run) {
+  if (!run.view->plan) return {};
   const study::Side& side = run.view->plan->side;
   std::int64_t stages = 0;
   const std::vector<std::string> items = MemoryItems(side, &stages);
+  if (items.empty()) return {};
   const std::int64_t shown = std::min(stages, static_cast<std::int64_t>(kMostStages));
-  std::vector<std::string> head = {"planned, of a rank"};
-  for (std::int64_t stage = 0; stage < shown; ++stage) head.push_back(fmt::format("stage {}", stage));
-  std::string rows;
+  Table table{.label = "Memory of " + run.name, .head = {"planned, of a rank"}};
+  for (std::int64_t stage = 0; stage < shown; ++stage) table.head.push_back(fmt::format("stage {}", stage));
   for (const std::string& item : items) {
-    rows += "<tr>" + Head(EscapeHtml(item), "row");
-    for (std::int64_t stage = 0; stage < shown; ++stage) rows += StageCell(side, stage, item);
-    rows += "</tr>\n";
+    std::vector<TableCell>& row = table.rows.emplace_back();
+    row.push_back({item});
+    for (std::int64_t stage = 0; stage < shown; ++stage) row.push_back({StageText(side, stage, item)});
   }
-  if (rows.empty()) return "";
+  Document document = {Title{.level = 3, .text = run.name}, std::move(table)};
   const double used = run.view->last[metrics::kMemoryBytes];
-  std::string measured;
   if (std::isfinite(used))
-    measured = fmt::format("<p>Measured: {} in use on rank 0's GPU, by all that run there.</p>\n",
-                           FormatBytes(static_cast<std::int64_t>(used)));
-  if (shown < stages) measured += fmt::format("<p class=\"note\">And {} more stages.</p>\n", stages - shown);
-  return fmt::format("<h3>{}</h3>\n", EscapeHtml(run.name)) +
-         study::Table("Memory of " + run.name, head, rows) + measured;
+    document.push_back(Text{fmt::format("Measured: {} in use on rank 0's GPU, by all that run there.",
+                                        FormatBytes(static_cast<std::int64_t>(used)))});
+  if (shown < stages)
+    document.push_back(Text{fmt::format("And {} more stages.", stages - shown), Text::Kind::kNote});
+  return document;
 }
 
 // The mean over the run, in the plan's unit; nullopt where there is none.
@@ -152,49 +134,57 @@ constexpr Measured kMeasured[] = {
     {"bubble", "", nullptr, Percent},
     {"exposed communication", "", nullptr, Percent}};
 
-std::string PredictionRow(const ReportedRun& run, const Measured& row) {
+// Empty where the plan does not predict it.
+std::vector<TableCell> PredictionRow(const ReportedRun& run, const Measured& row) {
   const std::optional<double> predicted =
       run.view->plan ? run.view->plan->Fact(Section::kPrediction, row.fact) : std::nullopt;
-  if (!predicted) return "";
+  if (!predicted) return {};
   const std::optional<double> measured = row.value != nullptr ? row.value(*run.view) : std::nullopt;
   const auto cell = [&](const char* number, const std::string& text) {
-    return fmt::format("<td data-run=\"{}\" data-number=\"{} {}\">{}</td>", EscapeHtml(run.name), number,
-                       row.fact, text);
+    return TableCell{.text = text, .run = run.name, .number = fmt::format("{} {}", number, row.fact)};
   };
-  const bool comparable = measured && *predicted > 0;
-  return "<tr>" + Head(EscapeHtml(run.name), "row") + Cell(row.fact) +
-         cell("predicted", row.text(*predicted)) +
-         cell("measured", measured ? fmt::format("{}, {}", row.text(*measured), row.how) : kUnknownText) +
-         Cell(comparable ? fmt::format("{:.3f}", *measured / *predicted) : kUnknownText) + "</tr>\n";
+  std::string measured_text, ratio;
+  if (measured) measured_text = fmt::format("{}, {}", row.text(*measured), row.how);
+  if (measured && *predicted > 0) ratio = fmt::format("{:.3f}", *measured / *predicted);
+  return {{run.name},
+          {row.fact},
+          cell("predicted", row.text(*predicted)),
+          cell("measured", measured_text),
+          {ratio}};
 }
 
-// What a table says that shows the newest alone; empty where it shows all.
-std::string Newest(std::size_t shown, std::size_t all, const char* what) {
-  return shown < all ? fmt::format("<p class=\"note\">The newest {} of {} {}.</p>\n", shown, all, what) : "";
-}
-
-std::string CheckpointTable(const ReportedRun& run) {
+Document CheckpointsOf(const ReportedRun& run) {
   const std::vector<CheckpointView>& records = run.view->checkpoint_records;
+  if (records.empty()) return {};
   const std::size_t shown = std::min(kMostRows, records.size());
-  std::string rows;
+  Table table{.label = "Checkpoints of " + run.name,
+              .head = {"iteration", "whole on disk", "saved in", "training stood still", "size"}};
   for (std::size_t i = records.size() - shown; i < records.size(); ++i) {
     const CheckpointView& record = records[i];
     const auto kept = run.checkpoint_bytes.find(record.iteration);
-    rows += "<tr>" + Head(fmt::format("{}", record.iteration), "row") +
-            Cell(record.ended_unix_s > 0 ? UtcText(record.ended_unix_s) : kUnknownText) +
-            Cell(Duration(record.save_s)) + Cell(Duration(record.stall_s)) +
-            Cell(kept == run.checkpoint_bytes.end() ? "deleted" : FormatBytes(kept->second)) + "</tr>\n";
+    table.rows.push_back({{fmt::format("{}", record.iteration)},
+                          {record.ended_unix_s > 0 ? UtcText(record.ended_unix_s) : ""},
+                          {Duration(record.save_s)},
+                          {Duration(record.stall_s)},
+                          {kept == run.checkpoint_bytes.end() ? "deleted" : FormatBytes(kept->second)}});
   }
-  if (rows.empty()) return "";
-  return fmt::format("<h3>{}</h3>\n", EscapeHtml(run.name)) +
-         study::Table("Checkpoints of " + run.name,
-                      {"iteration", "whole on disk", "saved in", "training stood still", "size"}, rows) +
-         Newest(shown, static_cast<std::size_t>(run.view->checkpoints), "checkpoints");
+  Document document = {Title{.level = 3, .text = run.name}, std::move(table)};
+  const auto all = static_cast<std::size_t>(run.view->checkpoints);
+  if (shown < all)
+    document.push_back(Text{fmt::format("The newest {} of {} checkpoints.", shown, all), Text::Kind::kNote});
+  return document;
+}
+
+// Of each run a part, below a headline; empty where no run has one.
+Document SectionOf(const char* headline, const Runs& runs, Document (*part)(const ReportedRun&)) {
+  Document document = {Title{.text = headline}};
+  for (const ReportedRun& run : runs) Append(part(run), &document);
+  return document.size() > 1 ? document : Document();
 }
 
 }  // namespace
 
-std::string TimeSection(const Runs& runs) {
+Document TimeSection(const Runs& runs) {
   std::vector<PropertyRow> rows;
   rows.reserve(std::size(kReasons) + 1);
   for (const Reason& reason : kReasons) {
@@ -205,8 +195,8 @@ std::string TimeSection(const Runs& runs) {
   rows.push_back({"all", "all", [](const ReportedRun& run) {
                     return run.view->time.wall_s() > 0 ? Duration(run.view->time.wall_s()) : "";
                   }});
-  const std::string table = PropertyTable("What the time went to", runs, rows);
-  if (table.empty()) return "";
+  Table table = PropertyTable("What the time went to", runs, rows);
+  if (table.rows.empty()) return {};
   std::string bars;
   for (const ReportedRun& run : runs) {
     if (run.view->time.wall_s() > 0) bars += BarOf(run);
@@ -214,56 +204,49 @@ std::string TimeSection(const Runs& runs) {
   std::vector<std::string> names;
   names.reserve(std::size(kReasons));
   for (const Reason& reason : kReasons) names.push_back(reason.name);
-  return "<h2>Where the time went</h2>\n" + study::ColourKey("Colours of the reasons", names) +
-         "<div class=\"plots\">\n" + bars + "</div>\n" + table + Interruptions(runs) +
-         "<p class=\"note\">From the beginning of the first iteration to the last record; the share of "
-         "training is the "
-         "goodput. An interruption is a gap between two records that is longer than 5 s and three "
-         "iterations: the run was "
-         "down, started again, and ran iterations again whose records a resume has cut off. Other: shorter "
-         "gaps. Of runs "
-         "whose records have no time, from before there was one, gaps are not known.</p>\n";
+  Document document = {Title{.text = "Where the time went"},
+                       Picture{study::ColourKey("Colours of the reasons", names) + "<div class=\"plots\">\n" +
+                               bars + "</div>\n"},
+                       std::move(table)};
+  document.push_back(Text{
+      "From the beginning of the first iteration to the last record; the share of training is the goodput. "
+      "Interruptions are gaps before records of a resumed run, and gaps between two records that are longer "
+      "than "
+      "5 s and three iterations. Other: shorter gaps. Of runs whose records have no time, from before there "
+      "was "
+      "one, gaps are not known.",
+      Text::Kind::kNote});
+  return document;
 }
 
-std::string PredictionSection(const Runs& runs) {
-  std::string rows;
+Document PredictionSection(const Runs& runs) {
+  Table table{.label = "Predicted and measured",
+              .head = {"run", "", "predicted", "measured", "measured / predicted"}};
   for (const ReportedRun& run : runs) {
-    for (const Measured& row : kMeasured) rows += PredictionRow(run, row);
-  }
-  if (rows.empty()) return "";
-  return "<h2>Predicted and measured</h2>\n" +
-         study::Table("Predicted and measured", {"run", "", "predicted", "measured", "measured / predicted"},
-                      rows);
-}
-
-std::string MemorySection(const Runs& runs) {
-  std::string tables;
-  for (const ReportedRun& run : runs) tables += MemoryTable(run);
-  return tables.empty() ? "" : "<h2>Memory</h2>\n" + tables;
-}
-
-std::string EvaluationsSection(const Runs& runs) {
-  std::string rows;
-  for (const ReportedRun& run : runs) {
-    std::vector<Bucket> buckets = run.view->history.Buckets();
-    std::erase_if(buckets, [](const Bucket& bucket) { return bucket[metrics::kValidationLoss].empty(); });
-    const std::size_t shown = std::min(kMostRows, buckets.size());
-    for (std::size_t i = buckets.size() - shown; i < buckets.size(); ++i) {
-      rows += "<tr>" + Head(EscapeHtml(run.name), "row") +
-              Cell(fmt::format("{}", buckets[i].last_iteration)) +
-              Cell(LossText(buckets[i][metrics::kValidationLoss].mean())) + "</tr>\n";
+    for (const Measured& row : kMeasured) {
+      std::vector<TableCell> cells = PredictionRow(run, row);
+      if (!cells.empty()) table.rows.push_back(std::move(cells));
     }
   }
-  if (rows.empty()) return "";
-  return "<h2>Evaluations</h2>\n" +
-         study::Table("Evaluations", {"run", "iteration, about", "validation loss"}, rows) +
-         fmt::format("<p class=\"note\">At most the newest {} of each run.</p>\n", kMostRows);
+  if (table.rows.empty()) return {};
+  return {Title{.text = "Predicted and measured"}, std::move(table)};
 }
 
-std::string CheckpointsSection(const Runs& runs) {
-  std::string tables;
-  for (const ReportedRun& run : runs) tables += CheckpointTable(run);
-  return tables.empty() ? "" : "<h2>Checkpoints</h2>\n" + tables;
+Document MemorySection(const Runs& runs) { return SectionOf("Memory", runs, MemoryOf); }
+
+Document EvaluationsSection(const Runs& runs) {
+  Table table{.label = "Evaluations", .head = {"run", "iteration", "validation loss"}};
+  for (const ReportedRun& run : runs) {
+    const std::vector<EvaluationView>& records = run.view->evaluation_records;
+    for (std::size_t i = records.size() - std::min(kMostRows, records.size()); i < records.size(); ++i)
+      table.rows.push_back(
+          {{run.name}, {fmt::format("{}", records[i].iteration)}, {LossText(records[i].loss)}});
+  }
+  if (table.rows.empty()) return {};
+  return {Title{.text = "Evaluations"}, std::move(table),
+          Text{fmt::format("At most the newest {} of each run.", kMostRows), Text::Kind::kNote}};
 }
+
+Document CheckpointsSection(const Runs& runs) { return SectionOf("Checkpoints", runs, CheckpointsOf); }
 
 }  // namespace engine::view

@@ -239,17 +239,11 @@ class Frame {
   }
 
   void AddRanks(std::vector<Line>* rows) const {
-    std::vector<double> known;
-    for (const double busy : view_.rank_busy_ms) {
-      if (std::isfinite(busy)) known.push_back(busy);
-    }
-    if (known.size() < 2) return;
-    const auto middle = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 2);
-    std::nth_element(known.begin(), middle, known.end());
-    const double median = *middle;
+    const double median = MedianOf(view_.rank_busy_ms);
+    if (!(median > 0) || view_.rank_busy_ms.size() < 2) return;
     const auto is_less = [](double a, double b) { return !(a >= b); };  // what is not known is the least
     const auto slowest = std::max_element(view_.rank_busy_ms.begin(), view_.rank_busy_ms.end(), is_less);
-    const double times = median > 0 ? *slowest / median : 1;
+    const double times = *slowest / median;
     constexpr double kSlow = 1.3;  // of docs/monitoring.md's alert
     const std::string text = fmt::format("rank {} busy longest: {}, {:.2f} × median ",
                                          slowest - view_.rank_busy_ms.begin(), Milliseconds(*slowest), times);

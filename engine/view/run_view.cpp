@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "engine/base/file.h"
@@ -162,6 +163,7 @@ void RunReader::Refresh(std::int64_t most_bytes) {
   ReadPlan();
   ReadMetrics(most_bytes);
   ReadOutcome();
+  ReadFaults();
   ReadCheckpoints();
 }
 
@@ -189,10 +191,13 @@ void RunReader::ReadMetrics(std::int64_t most_bytes) {
   view_.share_read = metrics_.share();
   view_.last_sign_unix_s = std::max(
       {view_.last_sign_unix_s, metrics_.modified_unix_s(), WrittenUnixSeconds(PathOf(driver::kPlanName))});
-  const std::int64_t damaged = damaged_lines_ + metrics_.long_lines();
-  if (damaged > 0)
-    Note(fmt::format("{}: {} line{} that {} no record", PathOf(driver::kMetricsName), damaged,
-                     damaged == 1 ? "" : "s", damaged == 1 ? "is" : "are"));
+  NoteDamage(PathOf(driver::kMetricsName), damaged_lines_ + metrics_.long_lines(), "record");
+}
+
+void RunReader::NoteDamage(const std::string& path, std::int64_t lines, const char* what) {
+  if (lines == 0) return;
+  Note(fmt::format("{}: {} line{} that {} no {}", path, lines, lines == 1 ? "" : "s",
+                   lines == 1 ? "is" : "are", what));
 }
 
 void RunReader::ReadPlan() {
@@ -229,6 +234,31 @@ void RunReader::ReadOutcome() {
   const auto retryable = json->find("retryable");
   outcome.retryable = retryable != json->end() && retryable->is_boolean() && retryable->get<bool>();
   view_.outcome = std::move(outcome);
+}
+
+void RunReader::ReadFaults() {
+  const std::string path = PathOf(driver::kFaultsName);
+  view_.fault_records.clear();
+  view_.faults = 0;
+  const absl::StatusOr<std::string> text = ReadRegular(path, kMostSmallBytes);
+  if (absl::IsNotFound(text.status())) return;
+  if (!text.ok()) return Note(Message(text.status()));
+  std::istringstream lines(*text);
+  std::int64_t damaged = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const absl::StatusOr<Json> json = ParseJson(line, path);
+    const bool is_fault = json.ok() && json->is_object() && !WordIn(*json, "fault").empty();
+    if (!is_fault) {
+      ++damaged;
+      continue;
+    }
+    ++view_.faults;
+    RunView::Keep(FaultView{.iteration = CountIn(*json, "iteration").value_or(0),
+                            .unix_s = static_cast<double>(CountIn(*json, "timestamp").value_or(0)),
+                            .fault = WordIn(*json, "fault")},
+                  &view_.fault_records);
+  }
+  NoteDamage(path, damaged, "fault");
 }
 
 void RunReader::ReadCheckpoints() {

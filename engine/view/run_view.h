@@ -8,12 +8,14 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/status.h"
 #include "engine/view/history.h"
 #include "engine/view/line_follower.h"
 #include "engine/view/plan_view.h"
+#include "engine/view/rank_history.h"
 #include "engine/view/time_split.h"
 
 namespace engine::view {
@@ -39,13 +41,27 @@ struct LastIteration {
 
 struct EvaluationView {
   std::int64_t iteration = 0;
-  double loss = 0;
+  double loss = 0;  // not finite: it was not, or is not known
+  double ended_unix_s = 0, seconds = 0;
 };
 
 struct CheckpointView {
   std::int64_t iteration = 0;
   double ended_unix_s = 0;  // 0: not known
   double save_s = 0, stall_s = 0;
+};
+
+// Iterations without an update, one behind the other.
+struct SkippedView {
+  std::int64_t first_iteration = 0, last_iteration = 0;
+  double ended_unix_s = 0, seconds = 0;  // when the last ended, and how long all took
+};
+
+// A line of faults.jsonl (docs/faults.md).
+struct FaultView {
+  std::int64_t iteration = 0;
+  double unix_s = 0;
+  std::string fault;
 };
 
 struct RunView {
@@ -69,17 +85,30 @@ struct RunView {
   std::deque<Recent> recent;
   double last_evaluation_s = 0, last_save_s = 0;  // how long each took
   std::vector<double> rank_busy_ms;               // by rank, of the last iteration that was logged
-  std::int64_t rank_busy_iteration = 0;
+  RankHistory ranks;
   std::optional<EvaluationView> last_evaluation, best_evaluation;
-  std::int64_t evaluations = 0, checkpoints = 0;   // records
-  std::vector<CheckpointView> checkpoint_records;  // the newest kMostRecords
-  std::vector<std::int64_t> kept_checkpoints;      // iterations that have a folder, rising
+  std::int64_t evaluations = 0, checkpoints = 0, skipped_stretches = 0, faults = 0;  // all there were
+  // Of each the newest kMostRecords, in order.
+  std::vector<EvaluationView> evaluation_records;
+  std::vector<CheckpointView> checkpoint_records;
+  std::vector<SkippedView> skipped_records;
+  std::vector<FaultView> fault_records;
+  std::vector<std::int64_t> kept_checkpoints;  // iterations that have a folder, rising
   std::optional<std::int64_t> checkpoint_being_written;
-  std::int64_t nan_iteration = 0;  // the first whose loss or gradient norm is not finite; 0: none
+  std::int64_t first_iteration = 0;  // that has a record; 0: none has
+  double first_began_unix_s = 0;     // 0: not known
+  std::int64_t nan_iteration = 0;    // the first whose loss or gradient norm is not finite; 0: none
+  double nan_ended_unix_s = 0;
   double share_read = 1;           // of metrics.jsonl
   std::vector<std::string> notes;  // what could not be read, and why
 
   static constexpr std::size_t kMostRecords = 256;
+  // Appends to one of the lists of records.
+  template <class Record>
+  static void Keep(Record record, std::vector<Record>* records) {
+    records->push_back(std::move(record));
+    if (records->size() > kMostRecords) records->erase(records->begin());
+  }
   static constexpr std::size_t kMostRecent = 256;
 
   // At a time in seconds since 1970.
@@ -117,8 +146,11 @@ class RunReader {
   void ReadMetrics(std::int64_t most_bytes);
   void ReadPlan();
   void ReadOutcome();
+  void ReadFaults();
   void ReadCheckpoints();
   void Note(const std::string& text);
+  // Lines of a file that are no `what`.
+  void NoteDamage(const std::string& path, std::int64_t lines, const char* what);
   std::string PathOf(const char* name) const;
 
   RunView view_;

@@ -38,7 +38,20 @@ void TakeRanks(const object& record, std::int64_t iteration, RunView* view) {
     double busy = kUnknown;
     view->rank_busy_ms.push_back(rank.get(busy) == simdjson::SUCCESS ? busy : kUnknown);
   }
-  view->rank_busy_iteration = iteration;
+  view->ranks.Add(iteration, view->rank_busy_ms);
+}
+
+// An iteration without an update, which may follow another one.
+void TakeSkipped(std::int64_t iteration, double ended_unix_s, double seconds, RunView* view) {
+  std::vector<SkippedView>& records = view->skipped_records;
+  if (records.empty() || records.back().last_iteration + 1 != iteration) {
+    RunView::Keep(SkippedView{.first_iteration = iteration}, &records);
+    ++view->skipped_stretches;
+  }
+  SkippedView& stretch = records.back();
+  stretch.last_iteration = iteration;
+  stretch.ended_unix_s = ended_unix_s;
+  stretch.seconds += seconds;
 }
 
 void TakeIteration(const object& record, std::int64_t iteration, RunView* view) {
@@ -52,14 +65,21 @@ void TakeIteration(const object& record, std::int64_t iteration, RunView* view) 
   const double seconds = OrZero(last[metrics::kElapsed]) / 1e3;
   view->time.AddIteration(iteration, last.ended_unix_s, seconds, OrZero(last[metrics::kDataWait]) / 1e3,
                           updated);
+  if (!updated) TakeSkipped(iteration, last.ended_unix_s, seconds, view);
+  if (view->first_iteration == 0) {
+    view->first_iteration = iteration;
+    view->first_began_unix_s = last.ended_unix_s > 0 ? last.ended_unix_s - seconds : 0;
+  }
   view->history.SetTime(iteration,
                         view->time.training_s() + view->time.data_wait_s() + view->time.skipped_s());
   view->iteration_ms.Add(last[metrics::kElapsed]);
   const double samples = last[metrics::kGlobalBatch];
   view->recent.push_back({.seconds = seconds, .samples = std::isfinite(samples) ? samples : 1});
   if (view->recent.size() > RunView::kMostRecent) view->recent.pop_front();
-  if (view->nan_iteration == 0 && OrZero(NumberIn(record, metrics::kNanIterations.key)) > 0)
+  if (view->nan_iteration == 0 && OrZero(NumberIn(record, metrics::kNanIterations.key)) > 0) {
     view->nan_iteration = iteration;
+    view->nan_ended_unix_s = last.ended_unix_s;
+  }
   TakeRanks(record, iteration, view);
   view->last = std::move(last);
 }
@@ -69,9 +89,14 @@ void TakeEvaluation(const object& record, std::int64_t iteration, RunView* view)
   view->time.AddEvaluation(EndOf(record), view->last_evaluation_s);
   ++view->evaluations;
   const double loss = NumberIn(record, metrics::kValidationLoss.key);
+  const EvaluationView evaluation{.iteration = iteration,
+                                  .loss = loss,
+                                  .ended_unix_s = EndOf(record),
+                                  .seconds = view->last_evaluation_s};
+  RunView::Keep(evaluation, &view->evaluation_records);
   if (!std::isfinite(loss)) return;
   view->history.Add(iteration, metrics::kValidationLoss, loss);
-  view->last_evaluation = {.iteration = iteration, .loss = loss};
+  view->last_evaluation = evaluation;
   if (!view->best_evaluation || loss < view->best_evaluation->loss)
     view->best_evaluation = view->last_evaluation;
 }
@@ -89,9 +114,7 @@ void TakeCheckpoint(const object& record, std::int64_t iteration, RunView* view)
   view->time.AddCheckpoint(checkpoint.ended_unix_s, stall_s);
   view->last_save_s = save_s;
   ++view->checkpoints;
-  std::vector<CheckpointView>& records = view->checkpoint_records;
-  records.push_back(checkpoint);
-  if (records.size() > RunView::kMostRecords) records.erase(records.begin());
+  RunView::Keep(checkpoint, &view->checkpoint_records);
 }
 
 // The number that the first `digits` characters are, which are taken from the text; −1 where they are none.
@@ -119,6 +142,7 @@ bool TakeRecord(std::string_view line, simdjson::dom::parser* parser, RunView* v
   if (parser->parse(line.data(), line.size()).get(record) != simdjson::SUCCESS) return false;
   if (record["iteration"].get(iteration) != simdjson::SUCCESS || iteration < 0) return false;
   view->last_sign_unix_s = std::max(view->last_sign_unix_s, EndOf(record));
+  if (Has(record, metrics::kResumedIterationKey)) view->time.Resume();
   if (Has(record, metrics::kLoss.key)) TakeIteration(record, iteration, view);
   if (Has(record, metrics::kValidationLoss.key)) TakeEvaluation(record, iteration, view);
   if (Has(record, metrics::kSaveTime.key)) TakeCheckpoint(record, iteration, view);

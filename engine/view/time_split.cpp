@@ -5,8 +5,8 @@
 namespace engine::view {
 namespace {
 
-// What is longer than both is an interruption. No process of ours is up again sooner, and what has no record of its own
-// (putting out records, deleting checkpoints) takes less.
+// What is longer than both is an interruption, also where no record says so, as in files from before one did: few processes
+// are up again sooner, and what has no record of its own (putting out records, deleting checkpoints) takes less.
 constexpr double kShortest_s = 5;
 constexpr double kIterations = 3;
 
@@ -36,7 +36,8 @@ void TimeSplit::AddCheckpoint(double ended_unix_s, double stall_s) {
   saving_s_ += now_s;
   const double before_s = stall_s - now_s;
   // A long stall looked like an interruption until this record told of it.
-  const bool explains = !listed_.empty() && listed_.back().began_unix_s >= last_checkpoint_unix_s_ &&
+  const bool explains = !listed_.empty() && !listed_.back().resumed &&
+                        listed_.back().began_unix_s >= last_checkpoint_unix_s_ &&
                         listed_.back().seconds - before_s <= LongestGap();
   if (before_s > 0 && explains) {
     interrupted_s_ -= listed_.back().seconds;
@@ -62,11 +63,12 @@ double TimeSplit::goodput() const {
 void TimeSplit::TakeGap(double ended_unix_s, double seconds) {
   if (ended_unix_s <= 0) return;
   const double gap_s = last_ended_unix_s_ > 0 ? ended_unix_s - last_ended_unix_s_ - seconds : 0;
-  if (gap_s > LongestGap()) {
+  if (gap_s > LongestGap() || (resumed_ && gap_s > 0)) {
     Interrupt(gap_s);
   } else {
     other_s_ += gap_s;  // negative where a record was written late, and the one after it was not
   }
+  resumed_ = false;
   last_ended_unix_s_ = std::max(ended_unix_s, last_ended_unix_s_);
 }
 
@@ -75,8 +77,10 @@ double TimeSplit::LongestGap() const { return std::max(kShortest_s, kIterations 
 void TimeSplit::Interrupt(double seconds) {
   interrupted_s_ += seconds;
   ++interruption_count_;
-  listed_.push_back(
-      {.after_iteration = last_iteration_, .began_unix_s = last_ended_unix_s_, .seconds = seconds});
+  listed_.push_back({.after_iteration = last_iteration_,
+                     .began_unix_s = last_ended_unix_s_,
+                     .seconds = seconds,
+                     .resumed = resumed_});
   if (listed_.size() <= kMostListed) return;
   const auto shorter = [](const Interruption& a, const Interruption& b) { return a.seconds < b.seconds; };
   listed_.erase(std::min_element(listed_.begin(), listed_.end(), shorter));

@@ -15,10 +15,13 @@ struct Interruption {
   std::int64_t after_iteration = 0;
   double began_unix_s = 0;  // when the record before it was written
   double seconds = 0;
+  bool resumed = false;  // the record after it says that the run was resumed
 };
 
 class TimeSplit {
  public:
+  // The next record is the first since the run was resumed, so that the gap before it is an interruption, however short.
+  void Resume() { resumed_ = true; }
   // Records in the order of the file. `ended`: when a record was written, in seconds since 1970; 0: the record does not say.
   // Seconds are the events' own times.
   void AddIteration(std::int64_t iteration, double ended_unix_s, double seconds, double data_wait_s,
@@ -61,6 +64,7 @@ class TimeSplit {
   double last_ended_unix_s_ = 0, last_checkpoint_unix_s_ = 0;
   std::int64_t last_iteration_ = 0;
   double typical_s_ = 0;  // of an iteration: a running mean
+  bool resumed_ = false;  // before the next record
   std::int64_t interruption_count_ = 0;
   std::vector<Interruption> listed_;
 };

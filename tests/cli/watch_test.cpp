@@ -212,6 +212,9 @@ TEST_CASE("report: a page, in a file and on standard output") {
   const ProgramResult printed = RunProgram("report " + run.folder);
   CHECK(printed.output.starts_with("<!doctype html>"));
   CHECK(printed.output.ends_with("</html>\n"));
+  const std::string markdown = run.parent / "page.md";
+  CHECK(RunProgram("report " + run.folder + " -o " + markdown).exit_code == 0);
+  CHECK(data::ReadFile(markdown).starts_with("# made-up\n\n|  | made-up |\n"));
   const ProgramResult failed = RunProgram("report " + run.folder + " -o " + run.folder);
   CHECK(failed.exit_code == 1);
   CHECK(Contains(failed.output, "engine report: "));

@@ -245,6 +245,24 @@ TEST_CASE("a resumed run's metrics stay the same file, whose beginning is never 
   CHECK((Iterations(folder) == std::vector<std::int64_t>{2, 3, 4}));
 }
 
+TEST_CASE("the first line of a resumed run's metrics says that it was resumed, and no other does") {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
+    for (int i = 1; i <= 2; ++i) reporter->Iteration(Line(i));
+  }
+  CHECK(data::ReadFile(path).find("resumed") == std::string::npos);
+  {
+    const std::unique_ptr<Reporter> reporter = MustOpen(folder, 1);
+    for (int i = 2; i <= 3; ++i) reporter->Iteration(Line(i));
+  }
+  const std::string text = data::ReadFile(path);
+  const std::size_t told = text.find(",\"resumed_iteration\":1}\n{\"iteration\":3,");
+  CHECK(told != std::string::npos);
+  CHECK(text.find("resumed", told + 5) == std::string::npos);
+}
+
 TEST_CASE("lines after the iteration that is resumed are cut off, and so is what no program can read") {
   const TempDir folder;
   {

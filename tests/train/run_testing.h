@@ -138,12 +138,12 @@ inline std::vector<nlohmann::json> LossMetrics(const std::string& out) {
   return lines;
 }
 
-// The same without what depends on the clock; numbers in full precision.
+// The same without what depends on the clock or tells of a resume; numbers in full precision.
 inline std::string TimelessMetrics(const std::string& out) {
   std::string text;
   for (nlohmann::json& line : LossMetrics(out)) {
     for (const char* key : {"timestamp", "elapsed_ms", "data_wait_ms", "tokens_per_second",
-                            "tflops_per_device", "rank_busy_ms"})
+                            "tflops_per_device", "rank_busy_ms", "resumed_iteration"})
       line.erase(key);
     text += line.dump() + "\n";
   }

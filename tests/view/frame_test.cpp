@@ -5,9 +5,11 @@
 
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "engine/view/words.h"
 #include "tests/view/made_up_run.h"
 
 namespace engine::view {
@@ -117,6 +119,70 @@ TEST_CASE("frame: states and what is wrong stand above the curves") {
   CHECK(LineWith(text(0), "plan 0123").find("on h1") != std::string::npos);
 }
 
+TEST_CASE("frame: a terminal without room for the plot shows every number") {
+  const MadeUpRun run;
+  const RunReader reader = ReaderOf(run, MetricsText().RunTo(60).text());
+  const FrameOptions all{.columns = 80};
+  const std::size_t plot = 9;  // with its axis
+  const FrameOptions low{.columns = 80, .rows = RunFrame(reader.view(), all).size() - plot};
+  const std::string text = TextOf(RunFrame(reader.view(), low), low);
+  CHECK(text.find("│") == std::string::npos);
+  CHECK(LineWith(text, "ranks  ").starts_with("ranks "));
+}
+
+TEST_CASE("frame: the newest checkpoint, with or without a record, and its age while the run goes on") {
+  const MadeUpRun run;
+  const MetricsText metrics = MetricsText().RunTo(60);
+  RunReader reader = ReaderOf(run, metrics.text());
+  const auto checkpoint = [&] {
+    reader.Refresh(RunReader::kAllBytes);
+    const FrameOptions options{.columns = 120, .now_unix_s = metrics.now() + 3};
+    return LineWith(TextOf(RunFrame(reader.view(), options), options), "checkpoint  ");
+  };
+  CHECK(checkpoint() == "checkpoint     iteration 50, 9.0 s ago, in 2.0 s; 1 kept");
+  std::filesystem::create_directory(run.folder + "/checkpoints/.writing-iteration_0000060-12");
+  CHECK(checkpoint() ==
+        "checkpoint     iteration 50, 9.0 s ago, in 2.0 s; 1 kept; iteration 60 is being written");
+  run.Write("outcome.json", R"({"outcome": "failed", "reason": "lost a host", "retryable": true})");
+  CHECK(checkpoint() == "checkpoint     iteration 50, in 2.0 s; 1 kept");
+  const FrameOptions options{.columns = 80};
+  CHECK(LineWith(TextOf(RunFrame(reader.view(), options), options), "failed: ") ==
+        "failed: lost a host (another try may go well)");
+  std::filesystem::create_directory(run.folder + "/checkpoints/iteration_0000060");
+  CHECK(checkpoint() == "checkpoint     iteration 60; 2 kept");
+}
+
+TEST_CASE("frame: how much of a long file is read, and iterations without an update") {
+  const MadeUpRun run;
+  const std::string skipped =
+      R"({"iteration":1,"loss":1,"loss_scale":1024,"skipped_iterations":1,"elapsed_ms":500})"
+      "\n";
+  run.Write("metrics.jsonl", skipped + std::string(std::size_t{3} << 20, '\n'));
+  absl::StatusOr<RunReader> reader = RunReader::Open(run.folder);
+  REQUIRE(reader.ok());
+  const FrameOptions options{.columns = 80};
+  reader->Refresh(1);
+  CHECK(LineWith(TextOf(RunFrame(reader->view(), options), options), "reading metrics.jsonl: ") != "");
+  reader->Refresh(RunReader::kAllBytes);
+  const std::string text = TextOf(RunFrame(reader->view(), options), options);
+  CHECK(text.find("reading metrics.jsonl") == std::string::npos);
+  CHECK(LineWith(text, "loss scale").starts_with("loss scale     1024, 1 iterations skipped"));
+}
+
+TEST_CASE("frame: a table has no column that says nothing, and clocks tell the day where it is another") {
+  const InUtc utc;
+  const MadeUpRun run;
+  const RunReader reader = ReaderOf(run, MetricsText().RunTo(10).text());
+  const FrameOptions options{.columns = 200};
+  const std::string head = TextOf(TableFrame({&reader.view()}, options), options).substr(0, 200);
+  CHECK(head.find("MFU") != std::string::npos);
+  CHECK(head.find("validation") == std::string::npos);
+  constexpr double kDay_s = 86400;
+  CHECK(ClockText(testing::kBegin, testing::kBegin + 60) == "14:13");
+  CHECK(ClockText(testing::kBegin - kDay_s, testing::kBegin) == "2026-09-20 14:13");
+  CHECK(ClockText(testing::kBegin - 365 * kDay_s, testing::kBegin) == "2025-09-21 14:13");
+}
+
 TEST_CASE("frame: several runs as a table, as golden files") {
   const InUtc utc;
   const MadeUpRun first("first"), second("a-second-run-with-a-name-that-is-longer-than-others"),
@@ -146,7 +212,7 @@ TEST_CASE("frame: a rank that takes longer than the others is named") {
     }
     return Line{};
   };
-  CHECK(ranks()[1].text == "rank 2 busy longest: 480 ms, 1.17 × median ");
+  CHECK(ranks()[1].text == "rank 2 busy longest: 480 ms, 1.18 × median ");
   CHECK(ranks()[1].style == Style::kPlain);
   CHECK(ranks()[2].text == "▇▇█▇");
   text += R"({"iteration":4,"loss":1,"rank_busy_ms":[100,null,300,100]})"

@@ -42,6 +42,7 @@ TEST_CASE("words: times, shares, rates") {
   CHECK(Duration(0.42) == "420 ms");
   CHECK(Duration(0.9996) == "1.0 s");
   CHECK(Duration(9.94) == "9.9 s");
+  CHECK(Duration(9.96) == "10 s");
   CHECK(Duration(59.6) == "1 min 00 s");
   CHECK(Duration(3599.4) == "59 min 59 s");
   CHECK(Duration(7500) == "2 h 05 min");

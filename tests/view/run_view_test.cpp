@@ -130,6 +130,20 @@ TEST_CASE("run view: damaged, missing and foreign files are notes, and the rest 
   CHECK(view.notes[0] == run.folder + "/metrics.jsonl is a folder, not a regular file");
 }
 
+TEST_CASE("run view: the time that is left, and its range from the fastest to the slowest stretch") {
+  const MadeUpRun run;
+  std::string text;
+  for (int i = 1; i <= 16; ++i)
+    text += fmt::format("{{\"iteration\":{},\"loss\":1,\"global_batch\":8,\"elapsed_ms\":{}}}\n", i,
+                        i <= 8 ? 500 : 1000);
+  run.Write("metrics.jsonl", text);
+  const RunReader reader = Opened(run.folder);
+  REQUIRE(reader.view().Left().has_value());
+  CHECK(reader.view().Left()->seconds == doctest::Approx(84 * 0.75));
+  CHECK(reader.view().Left()->least == doctest::Approx(84 * 0.5));
+  CHECK(reader.view().Left()->most == doctest::Approx(84));
+}
+
 TEST_CASE("run view: before the first record, of records alone, and of no run at all") {
   const MadeUpRun run;
   CHECK(Opened(run.folder).view().StateAt(0) == State::kStarting);

@@ -81,6 +81,24 @@ TEST_CASE("time split: a long stall is no interruption once the checkpoint's rec
   CHECK(time.interrupted_s() == 100);
 }
 
+TEST_CASE("time split: a resume that is told of is an interruption, which no checkpoint explains away") {
+  TimeSplit time;
+  time.AddIteration(1, 1001, 1, 0, true);
+  time.Resume();
+  time.AddIteration(2, 1005, 1, 0, true);  // 3 s between them
+  time.AddIteration(3, 1009, 1, 0, true);  // as long, and nothing is told of
+  CHECK(time.interruptions() == 1);
+  CHECK(time.interrupted_s() == 3);
+  CHECK(time.other_s() == 3);
+  REQUIRE(time.listed().size() == 1);
+  CHECK(time.listed()[0].resumed);
+  time.AddCheckpoint(1010, 4);
+  CHECK(time.interruptions() == 1);
+  CHECK(time.interrupted_s() == 3);
+  CHECK(time.other_s() == 0);
+  CHECK(time.saving_s() == 4);
+}
+
 TEST_CASE("time split: records without times count by themselves") {
   TimeSplit time;
   CHECK(time.goodput() == 0);
