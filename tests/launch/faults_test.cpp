@@ -164,12 +164,12 @@ TEST_CASE("faults: a slow rank, and one that stands still for a while, cost time
   const TinyRun tiny;
   const Faulted faulted(tiny);
   REQUIRE(faulted.Run("_whole", "").exit_code == 0);
-  REQUIRE(faulted.Run("_slow", "--fault rank=1,iteration=1,kind=slow:20x,every=1").exit_code == 0);
+  REQUIRE(faulted.Run("_slow", "--fault rank=1,iteration=7,kind=slow:200x,every=1").exit_code == 0);
   std::istringstream file(data::ReadFile(faulted.Out("_slow") + "/metrics.jsonl"));
   for (std::string line; std::getline(file, line);) {
     const nlohmann::json json = nlohmann::json::parse(line);
-    if (!json.contains("rank_busy_ms")) continue;
-    CHECK(json["rank_busy_ms"][1].get<double>() > 3 * json["rank_busy_ms"][0].get<double>());
+    if (!json.contains("rank_busy_ms") || json["iteration"] < 7) continue;
+    CHECK(json["rank_busy_ms"][1].get<double>() > 5);  // 200 times some 0.1 ms; more on a loaded machine
   }
   CHECK(LossesOf(faulted.Out("_slow")) == LossesOf(faulted.Out("_whole")));
   const std::string log = FaultsOf(faulted.Out("_slow"));
