@@ -23,7 +23,8 @@ struct TensorInfo {
   std::int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
 };
 
-// What a run with a [guard] (recipe.h) remembers of the numbers before, so that it judges the same again when it goes on from here.
+// The numbers that a run with a [guard] (recipe.h) remembers of earlier iterations: a run that goes on from this checkpoint judges by
+// them as the run before it would have.
 struct GuardState {
   std::vector<double> losses;  // of the last iterations that were trained, as many as the window has at most
   std::vector<double> grad_norms;                // of the same

@@ -137,7 +137,8 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   return end;
 }
 
-// Of each rank of this host, memory that it leaves behind when it ends; none where nothing would be started again from it.
+// Makes a file in memory for each rank of this host, which holds copies of the rank's state and stays when the rank ends; makes none
+// where no rank would be started again.
 absl::StatusOr<std::vector<launch::Descriptor>> MakeMemoryFiles(const recipe::Recipe& recipe,
                                                                 const LaunchOptions& options) {
   std::vector<launch::Descriptor> files;

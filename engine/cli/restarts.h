@@ -25,7 +25,8 @@ class Restarts {
 
   explicit Restarts(const RestartOptions& options);
 
-  // What has led to a failure may be the state itself: the copies in memory are gone on from no more.
+  // Empties the memory files, so that the next attempt begins from the disk: the state that the copies hold may itself have led to the
+  // failure.
   void ForgetMemory() const;
   // After one more failure: how long to wait. nullopt: the run stays ended, and why() says so, unless no restarts were asked for.
   std::optional<std::chrono::milliseconds> Next();

@@ -93,7 +93,7 @@ struct IterationResult {
 
 class RankExecutor;
 
-// What a rank's host comes to, in this order, in each iteration of a program.
+// The moments of an iteration at which the host tells its observer (ExecutorOptions::on_moment), in their order.
 enum class Moment : std::uint8_t {
   kData,      // it is about to read its inputs, or to wait for them
   kForward,   // it has them, and is about to begin the passes
@@ -183,7 +183,7 @@ class RankExecutor {
   backend::TensorView State(size_t state) const { return View(stage_.states[state].buffer, nullptr, -1); }
   // For checkpoints. Its memory is that of all it saves of the stage (plan/snapshot.h).
   Snapshot& snapshot() { return *snapshot_; }
-  // Of the rank's whole state.
+  // Copies the rank's whole state into memory that outlives the process.
   MemoryCheckpoint& memory_checkpoint() { return *memory_checkpoint_; }
   // The logits of the last evaluated microbatch (plans made with keep_logits, ranks of the last stage).
   backend::TensorView Logits() const;

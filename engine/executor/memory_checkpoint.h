@@ -15,7 +15,7 @@ namespace engine::executor {
 
 class MemoryCheckpoint {
  public:
-  // What such a file has of one moment.
+  // One copy: the iteration after which the state was so, and what the caller wrote beside it.
   struct Kept {
     std::int64_t iteration = 0;
     std::string note;  // the caller's, of at most kMostNote bytes
@@ -30,7 +30,7 @@ class MemoryCheckpoint {
   MemoryCheckpoint(const MemoryCheckpoint&) = delete;
   MemoryCheckpoint& operator=(const MemoryCheckpoint&) = delete;
 
-  // Of the file: two copies, so that one is whole while the other is made, and what tells of them.
+  // Size of the file: two copies, so that one is whole while the other is made, and a page that tells of them.
   std::int64_t bytes() const;
   // Takes a file (memfd_create(2)) for the copies; before the first launch. All that it has is forgotten but the copy of iteration
   // `keep` of this tag; −1: that, too. From then on, updates wait for copies that are under way.

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "engine/launch/socket.h"
@@ -88,6 +90,16 @@ std::string NewestCheckpoint(const std::string& out) {
     if (name.starts_with("iteration_")) newest = std::max(newest, name);
   }
   return newest;
+}
+
+std::vector<std::string> LossesOf(const std::string& out) {
+  std::vector<std::string> losses;
+  std::istringstream file(data::ReadFile(out + "/metrics.jsonl"));
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (json.contains("loss")) losses.push_back(json["loss"].dump() + " " + json["grad_norm"].dump());
+  }
+  return losses;
 }
 
 int FreePort() {

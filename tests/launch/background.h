@@ -40,6 +40,9 @@ bool HasOrphans(const cli::TinyRun& tiny);
 // "iteration_0000008"; empty: there is none.
 std::string NewestCheckpoint(const std::string& out);
 
+// Losses and norms of a run's iterations, in order: equal texts are equal bits.
+std::vector<std::string> LossesOf(const std::string& out);
+
 inline constexpr const char* kEndless =
     " --set training.iterations=200000 --set checkpoint.interval=2 --set checkpoint.keep=2";
 

@@ -24,17 +24,6 @@ using cli::TinyRun;
 constexpr const char* kTwoRanks =
     " --set debug.faults=true --set parallelism.dp=2 --set parallelism.zero_stage=1";
 
-// Losses and norms of a run, by iteration: equal texts are equal bits.
-std::vector<std::string> LossesOf(const std::string& out) {
-  std::vector<std::string> losses;
-  std::istringstream file(data::ReadFile(out + "/metrics.jsonl"));
-  for (std::string line; std::getline(file, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line);
-    if (json.contains("loss")) losses.push_back(json["loss"].dump() + " " + json["grad_norm"].dump());
-  }
-  return losses;
-}
-
 std::string WeightsOf(const std::string& out) {
   return data::ReadFile(out + "/checkpoints/iteration_0000008/rank_00000.h5") +
          data::ReadFile(out + "/checkpoints/iteration_0000008/rank_00001.h5");

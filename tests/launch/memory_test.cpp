@@ -1,8 +1,7 @@
 // Checkpoints in memory, through the program: ranks that are killed go on from there.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,17 +19,6 @@ using cli::TinyRun;
 constexpr const char* kKept =
     " --processes --set debug.faults=true --set parallelism.dp=2 --set parallelism.zero_stage=1 "
     "--set checkpoint.interval=0 --set checkpoint.memory=true --set checkpoint.memory_interval=1 ";
-
-// Losses of a run's iterations: equal texts are equal bits.
-std::string LossesIn(const std::string& out) {
-  std::istringstream file(data::ReadFile(out + "/metrics.jsonl"));
-  std::string losses;
-  for (std::string line; std::getline(file, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line);
-    if (json.contains("loss")) losses += json["loss"].dump() + " " + json["grad_norm"].dump() + "\n";
-  }
-  return losses;
-}
 
 std::size_t Count(const std::string& text, const std::string& of) {
   std::size_t count = 0;
@@ -56,7 +44,7 @@ TEST_CASE(
   CHECK_MESSAGE(resumed(2) + resumed(3) == 1, run.output);
   CHECK_MESSAGE(resumed(6) + resumed(7) == 1, run.output);
   CHECK(Count(run.output, " at once\n") == 2);
-  CHECK(LossesIn(tiny.out) == LossesIn(tiny.out + "_whole"));
+  CHECK(LossesOf(tiny.out) == LossesOf(tiny.out + "_whole"));
   CHECK(!HasOrphans(tiny));
 }
 

@@ -13,7 +13,7 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-// What is read or written at once: so many tokens by so many elements of a head, which are a swizzle's width.
+// A box of a matrix, which TMA reads or writes at once: so many tokens by so many elements of a head, which are a swizzle's width.
 struct HeadBox {
   int tokens, elements;
 };

@@ -8,9 +8,9 @@
 namespace engine::backend::cuda::attention_sm90a {
 
 // The two warpgroups of the backward pass share what a tile gives to dq: each has 64 of 128 queries, or half of the elements of 64.
-// Columns of it that one has.
+// How many columns of dq one warpgroup has.
 constexpr int QueryColumns(int elements, int tile) { return tile == 128 ? elements : elements / 2; }
-// Of these, those that it adds to the sums at a time, of 64 queries.
+// How many of these columns it adds to the sums at a time, of 64 queries.
 constexpr int SumsColumns(int elements, int tile) {
   const int columns = QueryColumns(elements, tile);
   return columns < 64 ? columns : 64;
