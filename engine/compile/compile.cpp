@@ -7,7 +7,8 @@
 namespace engine::compile {
 namespace {
 
-plan::Plan Header(const Policy& policy, const CompileOptions& options) {
+plan::Plan Header(const Policy& policy, const CompileOptions& options,
+                  const std::vector<GenerationGraph>& generation) {
   plan::Plan plan;
   plan.mesh = policy.mesh;
   plan.halves = policy.halves;
@@ -19,14 +20,18 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options) {
   plan.vocab_rows = policy.vocab_rows;
   for (const std::int64_t batch : policy.batch_sizes) {
     if (!policy.training) break;
-    plan.programs.push_back({.kind = plan::ProgramKind::kTrain,
+    plan.programs.push_back({.form = plan::kTrainForm,
                              .microbatches = batch / policy.microbatch_samples,
                              .global_batch = batch});
   }
   if (options.evaluation) {
-    plan.programs.push_back({.kind = plan::ProgramKind::kEvaluate,
+    plan.programs.push_back({.form = plan::kEvaluateForm,
                              .microbatches = policy.microbatches,
                              .global_batch = policy.global_batch});
+  }
+  for (const GenerationGraph& of : generation) {
+    plan.programs.push_back({.form = plan.FormsEnd(), .microbatches = 1, .global_batch = of.form.samples});
+    plan.forms.push_back(of.form);
   }
   plan.schedule = policy.schedule;
   plan.compute = policy.compute;
@@ -39,14 +44,17 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options) {
 }  // namespace
 
 absl::StatusOr<Compiled> Compile(const Policy& policy, graph::Graph train, graph::Graph evaluate,
-                                 const CompileOptions& options) {
+                                 const CompileOptions& options,
+                                 std::vector<GenerationGraph> generation) {
   Compilation compilation{.policy = policy,
                           .options = options,
                           .train = {.logical = policy.training ? std::move(train) : graph::Graph()},
                           .evaluate = {.logical = options.evaluation ? std::move(evaluate) : graph::Graph()},
                           .chunks = {},
-                          .plan = Header(policy, options),
+                          .plan = Header(policy, options, generation),
                           .halves_refused = {}};
+  for (GenerationGraph& of : generation)
+    compilation.generation.push_back({.logical = std::move(of.graph), .local = {}, .cut = {}});
   RETURN_IF_ERROR(RunPasses(&compilation));
   return Compiled{.plan = std::move(compilation.plan),
                   .halves_refused = std::move(compilation.halves_refused)};

@@ -11,6 +11,9 @@ namespace engine::compile {
 LocalGraphBuilder::LocalGraphBuilder(const graph::Graph& graph) : graph_(graph) {
   result_.value_of.assign(graph.values().size(), -1);
   decided_.assign(graph.values().size(), {false, false, false, false});
+  for (const graph::State& state : graph.states()) {
+    if (!state.spec.split) decided_[static_cast<size_t>(state.value)] = {true, true, true, true};
+  }
 }
 
 std::int32_t LocalGraphBuilder::AddValue(std::string name, const graph::TensorType& type, plan::Layout layout,
@@ -34,7 +37,9 @@ std::int32_t LocalGraphBuilder::AddCanonical(const graph::Value& value, plan::La
 
 bool LocalGraphBuilder::Undecided(graph::ValueId id, graph::Axis axis) const {
   const graph::ValueKind kind = graph_.value(id).kind;
-  return (kind == graph::ValueKind::kParameter || kind == graph::ValueKind::kAccumulator) &&
+  const bool is_leaf = kind == graph::ValueKind::kParameter || kind == graph::ValueKind::kAccumulator ||
+                       kind == graph::ValueKind::kState;
+  return is_leaf &&
          !decided_[static_cast<size_t>(id)][static_cast<size_t>(axis)];
 }
 

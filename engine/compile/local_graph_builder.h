@@ -36,7 +36,7 @@ class LocalGraphBuilder {
   std::int32_t canonical(graph::ValueId id) const { return result_.value_of[static_cast<size_t>(id)]; }
   const plan::Layout& LayoutOf(graph::ValueId id) const { return value(canonical(id)).layout; }
 
-  // Whether it is a parameter or an accumulator whose placement along this axis the first node to touch it decides,
+  // Whether it is a parameter, an accumulator or a state that may be split, whose placement along this axis the first node to touch it decides,
   // and none has.
   bool Undecided(graph::ValueId id, graph::Axis axis) const;
   // Decides it, unless it is decided.

@@ -110,11 +110,15 @@ absl::Status CutPass(Compilation* c) {
   for (size_t chunk = 0; chunk < c->chunks.size(); ++chunk)
     c->plan.chunk_stage.push_back(static_cast<std::int32_t>(chunk) %
                                   static_cast<std::int32_t>(c->plan.mesh.pp));
-  const Graph& evaluate = c->evaluate.logical;
-  if (!evaluate.nodes().empty() && evaluate.logits() != graph::kNoValue) {
-    c->plan.logits =
-        c->evaluate.cut.base + c->evaluate.cut.local.value_of[static_cast<size_t>(evaluate.logits())];
-  }
+  const auto note_logits = [&](plan::FormId form, const ProgramGraph& program) {
+    const graph::ValueId logits = program.logical.logits();
+    if (program.logical.nodes().empty() || logits == graph::kNoValue) return;
+    c->plan.logits[form].value =
+        program.cut.base + program.cut.local.value_of[static_cast<size_t>(logits)];
+  };
+  note_logits(plan::kEvaluateForm, c->evaluate);
+  for (size_t g = 0; g < c->generation.size(); ++g)
+    note_logits(plan::kFirstGenerationForm + static_cast<plan::FormId>(g), c->generation[g]);
   return absl::OkStatus();
 }
 
@@ -220,11 +224,13 @@ absl::Status DeferPass(Compilation* c) {
 
 absl::Status StagesPass(Compilation* c) {
   const bool evaluates = !c->evaluate.logical.nodes().empty();
-  const StageInputs inputs{.train = c->policy.training ? &c->train.cut : nullptr,
-                           .evaluate = evaluates ? &c->evaluate.cut : nullptr,
-                           .policy = &c->policy,
-                           .profile = &c->options.profile,
-                           .keep_logits = c->options.keep_logits};
+  StageInputs inputs{.train = c->policy.training ? &c->train.cut : nullptr,
+                     .evaluate = evaluates ? &c->evaluate.cut : nullptr,
+                     .generation = {},
+                     .policy = &c->policy,
+                     .profile = &c->options.profile,
+                     .keep_logits = c->options.keep_logits};
+  for (const ProgramGraph& program : c->generation) inputs.generation.push_back(&program.cut);
   for (std::int32_t stage = 0; stage < c->plan.mesh.pp; ++stage)
     c->halves_stuck = !BuildStage(inputs, stage, c->chunks, &c->plan) || c->halves_stuck;
   return absl::OkStatus();
@@ -308,6 +314,7 @@ std::vector<ProgramGraph*> Compilation::programs() {
   for (ProgramGraph* program : {&train, &evaluate}) {
     if (!program->logical.nodes().empty()) wanted.push_back(program);
   }
+  for (ProgramGraph& program : generation) wanted.push_back(&program);
   return wanted;
 }
 
@@ -331,8 +338,13 @@ std::string ToText(const Compilation& compilation) {
     plan::WriteCanonical(compilation.plan, [&](std::string_view part) { text += part; });
     return text;
   }
-  for (const auto& [name, program] :
-       {std::pair("train", &compilation.train), std::pair("evaluate", &compilation.evaluate)}) {
+  std::vector<std::pair<std::string, const ProgramGraph*>> programs = {{"train", &compilation.train},
+                                                                       {"evaluate", &compilation.evaluate}};
+  for (size_t g = 0; g < compilation.generation.size(); ++g) {
+    const plan::FormId form = plan::kFirstGenerationForm + static_cast<plan::FormId>(g);
+    programs.emplace_back(compilation.plan.FormName(form), &compilation.generation[g]);
+  }
+  for (const auto& [name, program] : programs) {
     if (program->logical.nodes().empty()) continue;
     text += fmt::format("{}\n", name);
     const LocalGraph& local = program->cut.local.nodes.empty() ? program->local : program->cut.local;

@@ -27,6 +27,7 @@ struct Compilation {
   const Policy& policy;
   const CompileOptions& options;
   ProgramGraph train, evaluate;  // logical graphs without nodes: not wanted
+  std::vector<ProgramGraph> generation = {};  // of the plan's forms from kFirstGenerationForm on
   ChunkUnits chunks;
   plan::Plan plan;
   // Why the plan is not lawful with halves of microbatches in turns; empty: it is, or has none.

@@ -17,7 +17,7 @@ using graph::ValueKind;
 
 std::vector<bool> UsedParameters(const StageInputs& inputs, const plan::Plan& plan,
                                  const UnfinishedStage& stage) {
-  const CutGraph& graph = inputs.train != nullptr ? *inputs.train : *inputs.evaluate;
+  const CutGraph& graph = *inputs.Graphs().front();
   std::vector<bool> used(plan.parameters.size(), false);
   stage.ForEachNode(graph, [&](const LocalNode& node) {
     for (std::int32_t input : node.inputs) {
@@ -120,13 +120,14 @@ std::int64_t FedWords(const CutGraph& graph, const plan::Chunk& chunk) {
   return words;
 }
 
-void PlaceStaging(const StageInputs& inputs, std::int64_t microbatches, UnfinishedStage* stage) {
+void PlaceStaging(const StageInputs& inputs, const plan::Plan& plan, UnfinishedStage* stage) {
   for (plan::Chunk& chunk : stage->plan.chunks) {
     std::int64_t elements = 0;
-    for (const CutGraph* graph : {inputs.evaluate, inputs.train}) {
-      if (graph != nullptr) elements = std::max(elements, FedWords(*graph, chunk));
+    for (plan::FormId form = 0; form < plan.FormsEnd(); ++form) {
+      const CutGraph* graph = inputs.GraphOf(form);
+      const std::int64_t microbatches = plan.FactsAt(form).generates ? 1 : plan.microbatches;
+      if (graph != nullptr) elements = std::max(elements, microbatches * FedWords(*graph, chunk));
     }
-    elements *= microbatches;
     if (elements == 0) continue;
     chunk.incoming = stage->ReserveFlat(elements, DType::kI32, &stage->plan.memory.control);
     chunk.staged = stage->ReserveFlat(elements, DType::kI32, &stage->plan.memory.control);
@@ -148,7 +149,7 @@ Persistent PlacePersistent(const StageInputs& inputs, const plan::Plan& plan, Un
   Persistent persistent = MapBuckets(plan, of);
   if (inputs.train != nullptr) PlaceDerived(*inputs.train, plan, stage, &persistent.values);
   PlaceStates(inputs, plan, stage, &persistent.values);
-  PlaceStaging(inputs, plan.microbatches, stage);
+  PlaceStaging(inputs, plan, stage);
   return persistent;
 }
 

@@ -97,9 +97,11 @@ class Placer {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId input = node.inputs[i];
       std::int32_t value = local_.canonical(input);
-      if (graph_.value(input).kind == ValueKind::kParameter) {
+      const ValueKind kind = graph_.value(input).kind;
+      if (kind == ValueKind::kParameter || kind == ValueKind::kState) {
         for (Axis axis : kAxes) local_.Decide(input, axis, layouts[i].At(axis));
-      } else {
+      }
+      if (kind != ValueKind::kParameter) {
         value = converter_.Convert(value, layouts[i], node, /*share=*/true);
       }
       local.inputs.push_back(value);

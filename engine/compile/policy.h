@@ -29,7 +29,7 @@ struct CompileOptions {
   plan::DeviceProfile profile;
   // False: the plan only evaluates (no backward pass, no gradients, no optimizer), as for generation.
   bool training = true;
-  // The logits stay readable after each run of the last chunk's evaluate segment (Plan::logits_buffer).
+  // The logits stay readable after each run of the last chunk's evaluate segment (Plan::logits).
   bool keep_logits = false;
   // False: Plan::hash stays empty; to write the canonical text takes a fourth of the time.
   bool hash = true;

@@ -24,7 +24,7 @@ class Unroller {
   }
 
   plan::Program Run(const std::vector<plan::Turn>& turns) {
-    const plan::StagePlan::Ends& ends = in_.stage->ends[in_.kind];
+    const plan::StagePlan::Ends& ends = in_.stage->ends[in_.form];
     if (ends.first >= 0) Append({.segment = ends.first});
     for (const plan::Turn& turn : turns) Unroll(turn);
     if (ends.last >= 0) Append({.segment = ends.last});
@@ -57,11 +57,11 @@ class Unroller {
   }
 
   // Microbatches that a turn runs, and slots that it takes, one after the other.
-  std::int32_t Halves() const { return static_cast<std::int32_t>(in_.plan->HalvesOf(in_.kind)); }
+  std::int32_t Halves() const { return static_cast<std::int32_t>(in_.plan->HalvesOf(in_.form)); }
 
   // The first of the turn's slots.
   std::int32_t TakeSlot(const plan::Turn& turn) {
-    if (!plan::FactsOf(in_.kind).trains) return -1;
+    if (!in_.plan->FactsAt(in_.form).trains) return -1;
     std::vector<std::int32_t>& slots = slots_[turn.chunk];
     slots.resize(static_cast<size_t>(ChunkAt(turn.chunk).slots / Halves()), -1);
     const std::int32_t wanted = turn.pass == plan::Pass::kForward ? -1 : turn.microbatch;
@@ -74,11 +74,11 @@ class Unroller {
   // Whether the microbatch passes the chunk for the last time.
   bool IsLast(const plan::Turn& turn) const {
     return turn.pass ==
-           (ChunkAt(turn.chunk).passes[in_.kind].weights >= 0 ? plan::Pass::kWeights : plan::Pass::kBackward);
+           (ChunkAt(turn.chunk).passes[in_.form].weights >= 0 ? plan::Pass::kWeights : plan::Pass::kBackward);
   }
 
   std::int32_t SegmentOf(const plan::Turn& turn) const {
-    const plan::ChunkPasses& passes = ChunkAt(turn.chunk).passes[in_.kind];
+    const plan::ChunkPasses& passes = ChunkAt(turn.chunk).passes[in_.form];
     if (turn.pass == plan::Pass::kForward) return passes.forward;
     return turn.pass == plan::Pass::kBackward ? passes.backward : passes.weights;
   }

@@ -25,8 +25,7 @@ struct ProgramInputs {
   const plan::Plan* plan = nullptr;
   const plan::StagePlan* stage = nullptr;
   const TransferBuffers* buffers = nullptr;
-  plan::ProgramKind kind =
-      plan::ProgramKind::kTrain;  // whose first and last segment run before and behind the turns
+  plan::FormId form = plan::kTrainForm;  // whose first and last segment run before and behind the turns
 };
 
 // A turn's microbatch is cut into Plan::halves, which one step runs. Slots: a forward takes the lowest free slot of its chunk, the last pass of the microbatch gives it back.

@@ -59,6 +59,7 @@ class SignatureCost {
   bool AddInput(ValueId input, Placement want, const plan::Layout& layout) {
     const graph::Value& value = graph_.value(input);
     if (value.kind == ValueKind::kParameter) return ParameterAccepts(input, want);
+    if (value.kind == ValueKind::kState && local_.Undecided(input, axis_)) return StateAccepts(value.type, want);
     if (!MaySplit(value.type, want)) return false;
     const Placement have = layout.At(axis_);
     if (have == want) return true;
@@ -91,6 +92,12 @@ class SignatureCost {
     const graph::TensorType& type = graph_.value(parameter).type;
     return !want.split() ||
            (graph::RuleOf(axis_).parameters.Has(type.meaning(want.dim)) && type.shape[want.dim] % size_ == 0);
+  }
+
+  // A state is never a sum, and split as activations are.
+  bool StateAccepts(const graph::TensorType& type, Placement want) const {
+    if (want.partial()) return false;
+    return !want.split() || (MaySplit(type, want) && type.shape[want.dim] % size_ == 0);
   }
 
   // A gradient accumulator has its parameter's split; where the parameter is whole it is whole or a partial sum.

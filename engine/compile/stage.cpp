@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/compile/persistent.h"
-#include "engine/compile/stage_evaluation.h"
+#include "engine/compile/stage_forward.h"
 #include "engine/compile/stage_training.h"
 #include "engine/compile/unfinished_stage.h"
 
@@ -46,16 +46,21 @@ bool BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkUnits&
   building.index = stage;
   building.plan.chunks = ChunksOf(*plan, stage, chunk_units);
   const Persistent persistent = PlacePersistent(inputs, *plan, &building);
-  // Training and evaluation, which do not run at once, use the same bytes behind what is persistent.
+  // Programs of different forms, which do not run at once, use the same bytes behind what is persistent.
   const std::int64_t dynamic_base = building.cursor;
   bool in_turns = true;
   if (inputs.train != nullptr) in_turns = BuildTraining(inputs, *plan, persistent, &building);
   const std::int64_t train_end = building.cursor;
-  building.cursor = dynamic_base;
-  if (inputs.evaluate != nullptr) BuildEvaluation(inputs, *plan, persistent, &building, &plan->logits_buffer);
+  std::int64_t forward_end = dynamic_base;
+  for (plan::FormId form = plan::kEvaluateForm; form < plan->FormsEnd(); ++form) {
+    if (inputs.GraphOf(form) == nullptr) continue;
+    building.cursor = dynamic_base;
+    BuildForward(inputs, *plan, form, persistent, &building, &plan->logits[form].buffer);
+    forward_end = std::max(forward_end, building.cursor);
+  }
   plan::StagePlan& built = building.plan;
-  built.memory.evaluation = std::max<std::int64_t>(0, building.cursor - train_end);
-  built.arena_bytes = std::max(train_end, building.cursor);
+  built.memory.evaluation = std::max<std::int64_t>(0, forward_end - train_end);
+  built.arena_bytes = std::max(train_end, forward_end);
   ENGINE_CHECK(built.arena_bytes == built.memory.total(), "arena of {} bytes, itemised {}", built.arena_bytes,
                built.memory.total());
   if (inputs.train != nullptr) built.flops = TrainingFlops(built, plan->microbatches);

@@ -47,7 +47,7 @@ std::int64_t MostHeld(const plan::Plan& plan, const Turns& turns, std::int32_t c
 std::vector<Turns> ScheduleTurns(const plan::Plan& plan, UnfinishedStage* stage) {
   std::vector<Turns> turns;
   for (const plan::ProgramSpec& spec : plan.programs) {
-    if (spec.kind != plan::ProgramKind::kTrain) continue;
+    if (spec.form != plan::kTrainForm) continue;
     turns.push_back(TurnsOf(plan, *stage, spec.microbatches));
     for (plan::Chunk& chunk : stage->plan.chunks)
       chunk.slots = std::max(chunk.slots, MostHeld(plan, turns.back(), chunk.index));
@@ -114,7 +114,7 @@ bool AddSegments(const StageInputs& inputs, const plan::Plan& plan, const Persis
   plan::StagePlan& of = stage->plan;
   std::int64_t transients = 0;
   of.transient_base = stage->cursor;
-  plan::StagePlan::Ends& ends = of.ends[plan::ProgramKind::kTrain];
+  plan::StagePlan::Ends& ends = of.ends[plan::kTrainForm];
   ends.first = stage->AddSegment(Begin(inputs, plan, persistent.values, of, &transients));
   const PassesInputs passes{
       .stage = &inputs, .plan = &plan, .persistent = &persistent, .slots = &slots, .buffers = &buffers};
@@ -142,7 +142,7 @@ bool BuildTraining(const StageInputs& inputs, const plan::Plan& plan, const Pers
       PlaceTransfers(plan, *inputs.train, plan.halves, slots, stage, &stage->plan.memory.communication);
   const bool in_turns = AddSegments(inputs, plan, persistent, slots, buffers, stage);
   const ProgramInputs program{
-      .plan = &plan, .stage = &stage->plan, .buffers = &buffers, .kind = plan::ProgramKind::kTrain};
+      .plan = &plan, .stage = &stage->plan, .buffers = &buffers, .form = plan::kTrainForm};
   for (const Turns& of_one : turns) stage->plan.programs.push_back(UnrollProgram(program, of_one));
   return in_turns;
 }

@@ -60,17 +60,19 @@ void GiveAddresses(UnfinishedStage* stage, std::vector<plan::State>* states) {
   const auto is_scales = [](const plan::State& state) {
     return state.spec.update == graph::StateUpdate::kScales;
   };
-  std::int64_t* item = &stage->plan.memory.control;
+  const auto item_of = [&](const plan::State& state) {
+    return state.spec.split ? &stage->plan.memory.activations : &stage->plan.memory.control;
+  };
   std::int64_t scales = 0;
   for (const plan::State& state : *states) scales += is_scales(state) ? state.buffer.elements : 0;
-  if (scales > 0) stage->plan.scales = stage->ReserveFlat(scales, DType::kF32, item);
+  if (scales > 0) stage->plan.scales = stage->ReserveFlat(scales, DType::kF32, &stage->plan.memory.control);
   std::int64_t next = stage->plan.scales.offset;
   for (plan::State& state : *states) {
     if (is_scales(state)) {
       state.buffer.offset = next;
       next += state.buffer.bytes();
     } else {
-      state.buffer = stage->ReserveValue(state.buffer, item);
+      state.buffer = stage->ReserveValue(state.buffer, item_of(state));
     }
   }
 }
@@ -79,9 +81,7 @@ void GiveAddresses(UnfinishedStage* stage, std::vector<plan::State>* states) {
 
 void PlaceStates(const StageInputs& inputs, const plan::Plan& plan, UnfinishedStage* stage, Storage* values) {
   StateList list(plan, *stage);
-  for (const CutGraph* graph : {inputs.train, inputs.evaluate}) {
-    if (graph != nullptr) list.Collect(*graph);
-  }
+  for (const CutGraph* graph : inputs.Graphs()) list.Collect(*graph);
   std::vector<plan::State> states = list.TakeStates();
   GiveAddresses(stage, &states);
   for (const plan::State& state : states) (*values)[state.buffer.value] = state.buffer;

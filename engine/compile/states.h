@@ -8,7 +8,7 @@
 
 namespace engine::compile {
 
-// Places what nodes of the stage read or move, in their order; of both graphs, which know a state by its name. Those
+// Places what nodes of the stage read or move, in their order; of all graphs, which know a state by its name. Those
 // that fp8_update moves lie one behind the other. *values: gets their places.
 void PlaceStates(const StageInputs& inputs, const plan::Plan& plan, UnfinishedStage* stage, Storage* values);
 

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/base/units.h"
 #include "engine/driver/row_notes.h"
 #include "engine/model/build.h"
+#include "engine/model/generation.h"
 #include "engine/predict/predict.h"
 #include "engine/verify/verify.h"
 
@@ -27,11 +30,17 @@ std::string_view AttentionKernel(const recipe::Recipe& recipe, const plan::Devic
   return asks && profile.slow ? "reference" : "";
 }
 
+// Of a microbatch of so many samples of so many tokens.
+struct MicrobatchSize {
+  std::int64_t samples, tokens;
+};
+
 model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy,
-                                 const plan::DeviceProfile& profile, bool dropout, bool windows) {
-  return {.batch = policy.microbatch_samples,
-          .rank_samples = policy.microbatch_samples / (recipe.parallelism.dp * recipe.parallelism.ep),
-          .sequence = policy.sequence,
+                                 const plan::DeviceProfile& profile, const MicrobatchSize& of, bool dropout,
+                                 bool windows) {
+  return {.batch = of.samples,
+          .rank_samples = of.samples / (recipe.parallelism.dp * recipe.parallelism.ep),
+          .sequence = of.tokens,
           .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
           .whole_experts = recipe.parallelism.expert_tp == 1,
           .ep = recipe.parallelism.ep,
@@ -48,7 +57,9 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
                                                   const compile::CompileOptions& options, bool windows) {
   const auto build = [&](bool wanted, bool dropout) {
-    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, options.profile, dropout, windows))
+    const MicrobatchSize size = {policy.microbatch_samples, policy.sequence};
+    return wanted ? model::BuildModel(recipe,
+                                      ModelOptions(recipe, policy, options.profile, size, dropout, windows))
                   : graph::Graph();
   };
   graph::Graph training = build(options.training, /*dropout=*/true);
@@ -88,7 +99,56 @@ absl::StatusOr<plan::Plan> CompileBest(const recipe::Recipe& recipe, const compi
   return std::move(takes_whole ? whole->plan : compiled.plan);
 }
 
+absl::Status CheckLayout(const recipe::Recipe& recipe) {
+  const recipe::Parallelism& of = recipe.parallelism;
+  if (of.dp * of.cp * of.ep == 1) return absl::OkStatus();
+  return InvalidArgument(
+      "generation runs on a layout of tp and pp alone, and dp = {}, cp = {}, ep = {} are not 1", of.dp, of.cp,
+      of.ep);
+}
+
+// The graph of a step of generation.
+absl::StatusOr<compile::GenerationGraph> GenerationOf(const recipe::Recipe& recipe,
+                                                      const compile::Policy& policy,
+                                                      const compile::CompileOptions& options,
+                                                      const GenerationShape& shape, const plan::Form& form) {
+  const MicrobatchSize size = {form.samples, form.tokens};
+  const graph::Graph evaluate = model::BuildModel(
+      recipe, ModelOptions(recipe, policy, options.profile, size, /*dropout=*/false, /*windows=*/true));
+  constexpr std::int64_t kLogitBytes = SizeOf(DType::kF32);
+  const std::int64_t rows = shape.logits_bytes / (form.samples * policy.vocab_rows * kLogitBytes);
+  ASSIGN_OR_RETURN(graph::Graph graph,
+                   model::ForGeneration(evaluate, {.begins = form.kind == plan::ProgramKind::kPrefill,
+                                                   .slots = shape.slots,
+                                                   .context = shape.context,
+                                                   .wanted = std::clamp<std::int64_t>(rows, 1, form.tokens)}));
+  return compile::GenerationGraph{form, std::move(graph)};
+}
+
 }  // namespace
+
+absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
+                                             const compile::CompileOptions& options,
+                                             const GenerationShape& shape) {
+  RETURN_IF_ERROR(CheckLayout(recipe));
+  compile::CompileOptions generates = options;
+  generates.training = false;
+  generates.evaluation = false;
+  ASSIGN_OR_RETURN(const compile::Policy policy, compile::ResolvePolicy(recipe, generates));
+  std::vector<compile::GenerationGraph> graphs;
+  for (const std::int64_t tokens : shape.prefill_tokens) {
+    const plan::Form form = {.kind = plan::ProgramKind::kPrefill, .samples = 1, .tokens = tokens};
+    ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(recipe, policy, generates, shape, form));
+  }
+  for (const std::int64_t batch : shape.decode_batches) {
+    const plan::Form form = {.kind = plan::ProgramKind::kDecode, .samples = batch, .tokens = 1};
+    ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(recipe, policy, generates, shape, form));
+  }
+  ASSIGN_OR_RETURN(compile::Compiled compiled,
+                   compile::Compile(policy, graph::Graph(), graph::Graph(), generates, std::move(graphs)));
+  RETURN_IF_ERROR(VerifyAgainst(recipe, compiled.plan));
+  return std::move(compiled.plan);
+}
 
 absl::StatusOr<compile::Compiled> CompileAsSaid(const recipe::Recipe& recipe,
                                                 const compile::CompileOptions& options) {

@@ -98,9 +98,10 @@ absl::Status RankExecutor::Clear(std::byte* data, std::int64_t bytes) {
 
 absl::Status RankExecutor::StartState(const plan::State& state) {
   const std::vector<double>& fill = state.spec.fill;
+  if (fill.empty()) return Clear(Address(state.buffer, nullptr, -1), state.buffer.bytes());
   std::vector<std::byte> host(
-      static_cast<size_t>(state.buffer.bytes()));  // zeros, where nothing else is said
-  for (size_t i = 0; !fill.empty() && i < static_cast<size_t>(state.buffer.elements); ++i) {
+      static_cast<size_t>(state.buffer.bytes()));
+  for (size_t i = 0; i < static_cast<size_t>(state.buffer.elements); ++i) {
     const double number = fill[i % fill.size()];
     if (state.buffer.dtype == DType::kF64) {
       reinterpret_cast<double*>(host.data())[i] = number;
@@ -113,7 +114,7 @@ absl::Status RankExecutor::StartState(const plan::State& state) {
 }
 
 std::int32_t RankExecutor::Resolve(std::int32_t program) const {
-  return program == kLargest ? plan_.ProgramOf(plan::ProgramKind::kTrain) : program;
+  return program == kLargest ? plan_.ProgramOf(plan::kTrainForm) : program;
 }
 
 absl::Status RankExecutor::Reach(Moment moment) {
@@ -130,8 +131,8 @@ absl::Status RankExecutor::FillIncoming(std::int32_t program, const FeedFunction
   for (const Chunk& chunk : stage_.chunks) {
     std::vector<std::int32_t> host(static_cast<size_t>(chunk.incoming.elements));  // words
     std::int32_t* at = host.data();
-    std::vector<BufferRef> inputs = chunk.passes[spec.kind].inputs;
-    inputs.resize(inputs.size() / static_cast<size_t>(plan_.HalvesOf(spec.kind)));  // of one microbatch
+    std::vector<BufferRef> inputs = chunk.passes[spec.form].inputs;
+    inputs.resize(inputs.size() / static_cast<size_t>(plan_.HalvesOf(spec.form)));  // of one microbatch
     for (std::int64_t microbatch = 0; microbatch < spec.microbatches; ++microbatch) {
       for (const BufferRef& ref : inputs) {
         TensorView view = View(ref, &chunk, ref.in_slot ? 0 : -1);
@@ -160,16 +161,16 @@ absl::Status RankExecutor::TakeIncoming() {
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::TakeInputs(const Step& step, plan::ProgramKind kind) {
+absl::Status RankExecutor::TakeInputs(const Step& step, plan::FormId form) {
   const Chunk* chunk = ChunkAt(step.chunk);
-  if (chunk == nullptr || step.segment != chunk->passes[kind].forward) return absl::OkStatus();
-  const std::vector<BufferRef>& inputs = chunk->passes[kind].inputs;
+  if (chunk == nullptr || step.segment != chunk->passes[form].forward) return absl::OkStatus();
+  const std::vector<BufferRef>& inputs = chunk->passes[form].inputs;
   const auto staged_bytes = [](const BufferRef& ref) {
     return plan::StagedWords(ref.bytes()) * SizeOf(DType::kI32);
   };
   std::int64_t bytes = 0;
   for (const BufferRef& ref : inputs) bytes += staged_bytes(ref);
-  bytes /= plan_.HalvesOf(kind);  // of one microbatch; the second half's is the next
+  bytes /= plan_.HalvesOf(form);  // of one microbatch; the second half's is the next
   const std::byte* from = Address(chunk->staged, nullptr, -1) + step.microbatch * bytes;
   for (const BufferRef& ref : inputs) {
     RETURN_IF_ERROR(backend_->Copy(Address(ref, chunk, step.slot), from, ref.bytes()));
@@ -213,7 +214,7 @@ absl::Status RankExecutor::JoinStreams() {
 
 absl::Status RankExecutor::RunProgram(const Running& running) {
   const plan::Program& program = running.steps;
-  const bool trains = plan::FactsOf(running.spec.kind).trains;
+  const bool trains = plan_.FactsAt(running.spec.form).trains;
   tickets_.assign(program.size(), 0);
   detached_.clear();
   std::vector<std::int64_t> signals(program.size(), -1);
@@ -399,14 +400,22 @@ absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_
   return timings;
 }
 
-absl::StatusOr<IterationResult> RankExecutor::Evaluate(const Feed& feed) {
-  const std::int32_t program = plan_.ProgramOf(plan::ProgramKind::kEvaluate);
+absl::StatusOr<double> RankExecutor::RunForward(std::int32_t program, const Feed& feed) {
   iteration_ = ExecutorOptions::kNoIteration;
   RETURN_IF_ERROR(Reach(Moment::kData));
   ASSIGN_OR_RETURN(const double label_factor, ReadInputs(program, feed));
   RETURN_IF_ERROR(Reach(Moment::kForward));
   RETURN_IF_ERROR(TakeIncoming());
   RETURN_IF_ERROR(RunOrReplay(program, Context(0)));
+  return label_factor;
+}
+
+absl::Status RankExecutor::Generate(plan::FormId form, const Feed& feed) {
+  return RunForward(plan_.ProgramOf(form), feed).status();
+}
+
+absl::StatusOr<IterationResult> RankExecutor::Evaluate(const Feed& feed) {
+  ASSIGN_OR_RETURN(const double label_factor, RunForward(plan_.ProgramOf(plan::kEvaluateForm), feed));
   std::vector<double> scalars(static_cast<size_t>(stage_.scalars.elements));
   ASSIGN_OR_RETURN(const std::int64_t ticket,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
@@ -466,6 +475,8 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
   return ranges;
 }
 
-TensorView RankExecutor::Logits() const { return View(plan_.logits_buffer, nullptr, -1); }
+TensorView RankExecutor::Logits(plan::FormId form) const {
+  return View(plan_.logits[form].buffer, nullptr, -1);
+}
 
 }  // namespace engine::executor

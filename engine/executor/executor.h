@@ -185,8 +185,10 @@ class RankExecutor {
   Snapshot& snapshot() { return *snapshot_; }
   // Copies the rank's whole state into memory that outlives the process.
   MemoryCheckpoint& memory_checkpoint() { return *memory_checkpoint_; }
-  // The logits of the last evaluated microbatch (plans made with keep_logits, ranks of the last stage).
-  backend::TensorView Logits() const;
+  // A step of generation, of a form that generates. Its inputs' microbatch is 0.
+  absl::Status Generate(plan::FormId form, const Feed& feed);
+  // The logits of the form's last microbatch (plan::Plan::logits, on ranks of the last stage).
+  backend::TensorView Logits(plan::FormId form = plan::kEvaluateForm) const;
 
  private:
   struct Prepared;
@@ -217,6 +219,8 @@ class RankExecutor {
   // Tells of the moment, of the iteration that is under way.
   absl::Status Reach(Moment moment);
   absl::Status ReachExchange();  // each time; the first is told
+  // Runs a program that passes forward only; gives the label factor.
+  absl::StatusOr<double> RunForward(std::int32_t program, const Feed& feed);
   absl::Status RunProgram(const Running& running);
   absl::Status RunOrReplay(std::int32_t program, const backend::KernelContext& context);
   absl::Status RunStep(const plan::Step& step, std::int64_t index, const Running& running);
@@ -240,7 +244,7 @@ class RankExecutor {
   absl::StatusOr<double> ReadInputs(std::int32_t program, const Feed& feed);
   absl::Status TakeIncoming();
   // The inputs of the step's microbatch, from the staged buffer to where the segment reads them.
-  absl::Status TakeInputs(const plan::Step& step, plan::ProgramKind kind);
+  absl::Status TakeInputs(const plan::Step& step, plan::FormId form);
   std::vector<double> MetricSums(const std::vector<double>& scalars, double label_factor) const;
   backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;

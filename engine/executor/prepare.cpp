@@ -24,12 +24,12 @@ const Chunk* ChunkOf(const plan::StagePlan& stage, std::int32_t index) {
   return nullptr;
 }
 
-// Whether a segment of the chunk belongs to a kind of program whose microbatches have slots.
-bool HasSlots(const Chunk& chunk, std::int32_t segment) {
-  for (const plan::ProgramKind kind : plan::kProgramKinds) {
-    const plan::ChunkPasses& passes = chunk.passes[kind];
+// Whether a segment of the chunk belongs to a form of programs whose microbatches have slots.
+bool HasSlots(const plan::Plan& plan, const Chunk& chunk, std::int32_t segment) {
+  for (plan::FormId form = 0; form < plan.FormsEnd(); ++form) {
+    const plan::ChunkPasses& passes = chunk.passes[form];
     const bool runs = segment == passes.forward || segment == passes.backward || segment == passes.weights;
-    if (runs) return plan::FactsOf(kind).trains;
+    if (runs) return plan.FactsAt(form).trains;
   }
   return false;
 }
@@ -151,7 +151,7 @@ absl::Status RankExecutor::PrepareSegments() {
   for (const plan::Segment& segment : stage_.segments) {
     const Chunk* chunk = ChunkAt(segment.chunk);
     const auto index = static_cast<std::int32_t>(prepared_.size());
-    const bool slots = chunk != nullptr && HasSlots(*chunk, index);
+    const bool slots = chunk != nullptr && HasSlots(plan_, *chunk, index);
     const std::int64_t at_once = segment.halves ? plan_.halves : 1;
     std::vector<std::vector<Prepared>> by_slot(slots ? static_cast<size_t>(chunk->slots / at_once) : 1);
     for (size_t slot = 0; slot < by_slot.size(); ++slot) {

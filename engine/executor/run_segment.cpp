@@ -174,7 +174,7 @@ absl::Status RankExecutor::Advance(const Prepared& prepared, Walk* walk) {
 }
 
 absl::Status RankExecutor::RunSegment(const Step& step, const Running& running) {
-  RETURN_IF_ERROR(TakeInputs(step, running.spec.kind));
+  RETURN_IF_ERROR(TakeInputs(step, running.spec.form));
   const auto& by_slot = prepared_[static_cast<size_t>(step.segment)];
   const bool halves = stage_.segments[static_cast<size_t>(step.segment)].halves;
   const auto slot = static_cast<size_t>(halves ? step.slot / plan_.halves : step.slot);

@@ -181,7 +181,7 @@ class Graph {
   // Of a parameter; before the graph is differentiated, which follows them.
   void SetTraining(ValueId parameter, const TrainingSettings& training);
   ValueId AddAccumulator(std::string name, TensorType type, ValueId gradient_of);
-  // Of f32 or f64, and whole on every rank. A node moves it by having it among its outputs (Emit's `into`).
+  // Of f32 or f64, and whole on every rank, unless it is split (StateSpec::split). A node moves it by having it among its outputs (Emit's `into`).
   ValueId AddState(std::string name, TensorType type, StateSpec spec);
   const std::vector<State>& states() const { return states_; }
 

@@ -27,6 +27,9 @@ struct StateSpec {
   // is of another kind, and the run begins with its own.
   std::uint32_t fixed = 0;
   std::string folder = "state";  // of its name in checkpoints: "state/NAME"
+  // Its nodes may split it between ranks, as the first one that reads it does; of zeros and of a session. Else it is whole on
+  // every rank.
+  bool split = false;
 };
 
 // A value with its specification.

@@ -130,9 +130,16 @@ void Flush(Buffer* text, const TextSink& sink) {
 
 std::string Plan::ProgramName(std::int32_t program) const {
   const ProgramSpec& spec = ProgramAt(program);
-  std::string name(FactsOf(spec.kind).name);
-  if (program != ProgramOf(spec.kind)) name += fmt::format(" of {} samples", spec.global_batch);
+  std::string name = FormName(spec.form);
+  if (program != ProgramOf(spec.form)) name += fmt::format(" of {} samples", spec.global_batch);
   return name;
+}
+
+std::string Plan::FormName(FormId form) const {
+  const Form& of = FormAt(form);
+  const KindFacts facts = FactsAt(form);
+  if (!facts.generates) return std::string(facts.name);
+  return fmt::format("{} of {} × {} tokens", facts.name, of.samples, of.tokens);
 }
 
 std::string InstructionText(const Plan& plan, const Instruction& instruction) {
@@ -171,12 +178,12 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
       if (text.size() > (1U << 16)) Flush(&text, sink);
     }
   }
-  for (const ProgramKind kind : kProgramKinds) {
+  for (FormId form = 0; form < plan.FormsEnd(); ++form) {
     for (size_t p = 0; p < plan.programs.size(); ++p) {
-      if (plan.programs[p].kind != kind) continue;
+      if (plan.programs[p].form != form) continue;
       AppendProgram(stage.programs[p], plan.ProgramName(static_cast<std::int32_t>(p)), &text);
     }
-    if (plan.ProgramOf(kind) < 0) AppendProgram({}, FactsOf(kind).name, &text);
+    if (plan.ProgramOf(form) < 0) AppendProgram({}, plan.FormName(form), &text);
   }
   Flush(&text, sink);
 }

@@ -127,7 +127,7 @@ Json ProgramsJson(const Plan& plan) {
   Json programs = Json::array();
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     programs.push_back({{"name", plan.ProgramName(static_cast<std::int32_t>(p))},
-                        {"kind", std::string(FactsOf(plan.programs[p].kind).name)},
+                        {"kind", std::string(plan.FactsAt(plan.programs[p].form).name)},
                         {"global_batch", plan.programs[p].global_batch},
                         {"microbatches", plan.programs[p].microbatches}});
   }

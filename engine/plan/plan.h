@@ -331,11 +331,11 @@ struct Bucket {
 // Words of 4 bytes that an input takes in the buffers in which inputs of any dtype wait to be fed.
 constexpr std::int64_t StagedWords(std::int64_t bytes) { return (bytes + 3) / 4; }
 
-// The segments that a chunk runs for a microbatch in programs of one kind, and what it is fed for it.
+// The segments that a chunk runs for a microbatch in programs of one form, and what it is fed for it.
 struct ChunkPasses {
   // backward, weights: −1 where there is no such pass. Without one for weights the backward pass makes all gradients.
   std::int32_t forward = -1, backward = -1, weights = -1;
-  // For each step of the forward pass, in the slot where the kind has slots: of halves those of the first, then
+  // For each step of the forward pass, in the slot where the form has slots: of halves those of the first, then
   // those of the second.
   std::vector<BufferRef> inputs;
 };
@@ -343,7 +343,7 @@ struct ChunkPasses {
 struct Chunk {
   std::int32_t index = 0;                     // in pipeline order
   std::int32_t first_unit = 0, end_unit = 0;  // Plan::units
-  ByKind<ChunkPasses> passes;
+  ByForm<ChunkPasses> passes;
   std::int64_t slot_base = 0;  // offset of slot 0 in the arena
   std::int64_t slot_bytes = 0;
   std::int64_t slots = 0;  // microbatches in flight, of the program that has most
@@ -355,9 +355,9 @@ struct Chunk {
   // takes its inputs from.
   BufferRef incoming, staged;
 
-  ChunkPasses& train() { return passes[ProgramKind::kTrain]; }
-  const ChunkPasses& train() const { return passes[ProgramKind::kTrain]; }
-  const ChunkPasses& evaluate() const { return passes[ProgramKind::kEvaluate]; }
+  ChunkPasses& train() { return passes[kTrainForm]; }
+  const ChunkPasses& train() const { return passes[kTrainForm]; }
+  const ChunkPasses& evaluate() const { return passes[kEvaluateForm]; }
 };
 
 // What the arena is made of, bytes of one rank.
@@ -385,11 +385,11 @@ struct State {
 struct StagePlan {
   std::vector<Chunk> chunks;
   std::vector<Segment> segments;
-  // The segments with which every program of a kind begins and ends; −1: there is no program of that kind.
+  // The segments with which every program of a form begins and ends; −1: there is no program of that form.
   struct Ends {
     std::int32_t first = -1, last = -1;
   };
-  ByKind<Ends> ends;
+  ByForm<Ends> ends;
   std::vector<Bucket> buckets;
   BufferRef
       scalars;  // f64: the metrics' first number, the sum of squared gradients, their other numbers (ScalarOf)
@@ -409,8 +409,8 @@ struct StagePlan {
   // FLOPs of matrix products and attention in one iteration on one rank, recomputation included.
   double flops = 0;  // of the largest program
 
-  std::int32_t begin() const { return ends[ProgramKind::kTrain].first; }
-  std::int32_t update() const { return ends[ProgramKind::kTrain].last; }
+  std::int32_t begin() const { return ends[kTrainForm].first; }
+  std::int32_t update() const { return ends[kTrainForm].last; }
 };
 
 // Which of StagePlan::scalars is a number of the metrics (PlanMetric::first), and how many there are. The first metric is one
@@ -432,7 +432,8 @@ struct Plan {
   std::vector<Transfer> transfers;
   std::vector<std::int32_t> chunk_stage;  // stage of each chunk, in pipeline order
   std::string schedule;                   // "1f1b", "interleaved" or kZeroBubble
-  // Those of a kind one behind the other, from the smallest to that of the whole global batch.
+  std::vector<Form> forms = {{.kind = ProgramKind::kTrain}, {.kind = ProgramKind::kEvaluate}};
+  // Those of a form one behind the other, from the smallest to that of the whole global batch.
   std::vector<ProgramSpec> programs;
   std::int64_t microbatches = 1;        // of the largest program
   std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
@@ -443,8 +444,13 @@ struct Plan {
   std::int64_t sequence = 1;
   std::int64_t vocab = 0, vocab_rows = 0;
   std::int64_t parameter_count = 0;  // logical
-  std::int32_t logits = -1;          // LocalValue, kept to the end of evaluate where asked for
-  BufferRef logits_buffer;
+  // By form: the logits' LocalValue, and where they lie when the last chunk's forward segment has run, where they are kept
+  // (CompileOptions::keep_logits, and in every form that generates); elements 0: nowhere.
+  struct Logits {
+    std::int32_t value = -1;
+    BufferRef buffer = {};
+  };
+  ByForm<Logits> logits;
   std::string compute;  // precision
   LossScaler loss_scaler;
   const OptimizerDef* optimizer = nullptr;  // of AllOptimizers(); Compile sets it
@@ -459,10 +465,17 @@ struct Plan {
     return std::count_if(units.begin() + first, units.begin() + end,
                          [&](const graph::Unit& unit) { return unit.kind == kind; });
   }
-  // The largest program of a kind, or that of so many samples; −1: there is none.
-  std::int32_t ProgramOf(ProgramKind kind, std::int64_t batch = 0) const {
+  FormId FormsEnd() const { return static_cast<FormId>(forms.size()); }
+  const Form& FormAt(FormId form) const { return forms[static_cast<size_t>(form)]; }
+  KindFacts FactsAt(FormId form) const { return FactsOf(FormAt(form).kind); }
+  // Of a microbatch of the form, over all ranks.
+  std::int64_t SamplesOf(FormId form) const {
+    return FactsAt(form).generates ? FormAt(form).samples : microbatch_samples;
+  }
+  // The largest program of a form, or that of so many samples; −1: there is none.
+  std::int32_t ProgramOf(FormId form, std::int64_t batch = 0) const {
     for (size_t p = programs.size(); p-- > 0;) {
-      if (programs[p].kind == kind && (batch == 0 || programs[p].global_batch == batch))
+      if (programs[p].form == form && (batch == 0 || programs[p].global_batch == batch))
         return static_cast<std::int32_t>(p);
     }
     return -1;
@@ -477,10 +490,11 @@ struct Plan {
   std::string StateName(const State& state) const {
     return state.spec.folder + "/" + values[static_cast<size_t>(state.buffer.value)].name;
   }
-  // "train"; of one that is not the largest of its kind, "train of 16 samples".
+  // "train"; of one that is not the largest of its form, "train of 16 samples"; "prefill of 1 × 512 tokens".
   std::string ProgramName(std::int32_t program) const;
-  // Microbatches of such a program that run at once.
-  std::int64_t HalvesOf(ProgramKind kind) const { return FactsOf(kind).trains ? halves : 1; }
+  std::string FormName(FormId form) const;
+  // Microbatches of a program of this form that run at once.
+  std::int64_t HalvesOf(FormId form) const { return FactsAt(form).trains ? halves : 1; }
   // How many numbers all metrics have together.
   std::int64_t numbers() const {
     return metrics.empty() ? 0 : metrics.back().first + metrics.back().numbers();

@@ -34,7 +34,7 @@ std::string SizesText(const Plan& plan) {
   constexpr std::size_t kNamed = 3;
   std::vector<std::string> sizes;
   for (const ProgramSpec& spec : plan.programs) {
-    if (spec.kind == ProgramKind::kTrain) sizes.push_back(WithThousands(spec.global_batch));
+    if (spec.form == kTrainForm) sizes.push_back(WithThousands(spec.global_batch));
   }
   if (sizes.size() < 2) return "";
   const std::size_t count = sizes.size();

@@ -14,18 +14,18 @@ constexpr double kBackwardTime = 2;  // of all gradients
 // Halves that run in turns are one turn, of the microbatch that they are halves of.
 std::vector<Turn> TurnsOf(const Plan& plan, const StagePlan& stage) {
   std::vector<Turn> turns;
-  const std::int32_t trains = plan.ProgramOf(ProgramKind::kTrain);
-  const std::int32_t program = trains >= 0 ? trains : plan.ProgramOf(ProgramKind::kEvaluate);
+  const std::int32_t trains = plan.ProgramOf(kTrainForm);
+  const std::int32_t program = trains >= 0 ? trains : plan.ProgramOf(kEvaluateForm);
   if (program < 0) return turns;
-  const ProgramKind kind = plan.ProgramAt(program).kind;
-  const auto halves = static_cast<std::int32_t>(plan.HalvesOf(kind));
+  const FormId form = plan.ProgramAt(program).form;
+  const auto halves = static_cast<std::int32_t>(plan.HalvesOf(form));
   for (const Step& step : stage.programs[static_cast<std::size_t>(program)]) {
     if (step.kind != StepKind::kRun || step.chunk < 0) continue;
     const auto chunk = std::find_if(stage.chunks.begin(), stage.chunks.end(),
                                     [&](const Chunk& c) { return c.index == step.chunk; });
     Pass pass = Pass::kForward;
-    if (step.segment == chunk->passes[kind].backward) pass = Pass::kBackward;
-    if (step.segment == chunk->passes[kind].weights) pass = Pass::kWeights;
+    if (step.segment == chunk->passes[form].backward) pass = Pass::kBackward;
+    if (step.segment == chunk->passes[form].weights) pass = Pass::kWeights;
     turns.push_back({.pass = pass, .chunk = step.chunk, .microbatch = step.microbatch / halves});
   }
   return turns;

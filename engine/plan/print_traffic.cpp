@@ -18,7 +18,7 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
     it->count += more.count;
     it->wire_bytes += more.wire_bytes;
   };
-  const std::int32_t train = plan.ProgramOf(ProgramKind::kTrain);
+  const std::int32_t train = plan.ProgramOf(kTrainForm);
   if (train < 0) return traffic;
   const Program& program = stage.programs[static_cast<std::size_t>(train)];
   std::vector<std::int64_t> runs(stage.segments.size(), 0);

@@ -198,7 +198,7 @@ double FullestRankAtWorst(const ExpertUse& use) {
 double PredictAtLoad(const plan::Plan& plan, const recipe::Cluster& cluster, double times_mean_rows) {
   CostModel costs(plan, cluster);
   costs.ScaleRows(times_mean_rows);
-  return Play({.plan = plan, .costs = costs, .program = plan.ProgramOf(plan::ProgramKind::kTrain)}).end_s;
+  return Play({.plan = plan, .costs = costs, .program = plan.ProgramOf(plan::kTrainForm)}).end_s;
 }
 
 std::string ExpertsText(const plan::Plan& plan, const recipe::Cluster& cluster,

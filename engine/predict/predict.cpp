@@ -79,7 +79,7 @@ double ModelFlops(const plan::Plan& plan) {
 }  // namespace
 
 Prediction Predict(const plan::Plan& plan, const recipe::Cluster& cluster, std::vector<PlayedEvent>* events) {
-  const std::int32_t program = plan.ProgramOf(plan::ProgramKind::kTrain);
+  const std::int32_t program = plan.ProgramOf(plan::kTrainForm);
   const CostModel costs(plan, cluster);
   Prediction prediction;
   Played played = Play({.plan = plan, .costs = costs, .program = program, .events = events});
@@ -131,7 +131,7 @@ double PredictProgram(const plan::Plan& plan, std::int32_t program, const recipe
 }
 
 double PredictEvaluation(const plan::Plan& plan, const recipe::Cluster& cluster) {
-  return PredictProgram(plan, plan.ProgramOf(plan::ProgramKind::kEvaluate), cluster);
+  return PredictProgram(plan, plan.ProgramOf(plan::kEvaluateForm), cluster);
 }
 
 SnapshotPrediction PredictSnapshot(const plan::Plan& plan, const recipe::Cluster& cluster) {

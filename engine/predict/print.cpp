@@ -42,10 +42,10 @@ std::string SlowText(const Prediction& prediction) {
 // Of a batch that grows: what an iteration of each size takes.
 std::string SizesText(const plan::Plan& plan, const recipe::Cluster& cluster) {
   std::string text;
-  const std::int32_t largest = plan.ProgramOf(plan::ProgramKind::kTrain);
+  const std::int32_t largest = plan.ProgramOf(plan::kTrainForm);
   for (std::int32_t p = 0; p <= largest; ++p) {
     const plan::ProgramSpec& spec = plan.ProgramAt(p);
-    if (spec.kind != plan::ProgramKind::kTrain || plan.ProgramOf(spec.kind) == 0) continue;
+    if (spec.form != plan::kTrainForm || plan.ProgramOf(spec.form) == 0) continue;
     const double seconds = PredictProgram(plan, p, cluster);
     text += fmt::format("  {:>12} {:>12} {:>12} {:>12}\n", WithThousands(spec.global_batch),
                         WithThousands(spec.microbatches), Milliseconds(seconds),

@@ -118,7 +118,7 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const predict::CostM
   if (chunk.evaluate().forward < 0) return facts;
   ChunkFacts::Evaluation& evaluation = facts.evaluation;
   evaluation.transfer_bytes =
-      TransferBytes(stage.programs[static_cast<size_t>(probe.ProgramOf(plan::ProgramKind::kEvaluate))]);
+      TransferBytes(stage.programs[static_cast<size_t>(probe.ProgramOf(plan::kEvaluateForm))]);
   for (const BufferRef& ref : chunk.evaluate().inputs) evaluation.fed_bytes += Aligned(ref.bytes());
   const plan::MemoryBreakdown& memory = stage.memory;
   const std::int64_t transients = memory.parameters + memory.gradients + memory.optimizer + memory.control +

@@ -64,7 +64,7 @@ std::int64_t Iterations::BatchAt(std::int64_t consumed) const {
 }
 
 std::int32_t Iterations::ProgramAt(std::int64_t consumed) const {
-  return run_.plan.ProgramOf(plan::ProgramKind::kTrain, BatchAt(consumed));
+  return run_.plan.ProgramOf(plan::kTrainForm, BatchAt(consumed));
 }
 
 executor::LearningRates Iterations::Rates() const {

@@ -48,11 +48,11 @@ absl::Status Lawful(const plan::Plan& plan, std::int32_t stage, const plan::Inst
 
 // Two communicators of NCCL at work at once can wait for each other, so its collectives are all on one
 // stream, from a program's first segment to the end of its passes.
-absl::Status OneStreamOfNccl(const plan::Plan& plan, std::int32_t index, plan::ProgramKind kind) {
+absl::Status OneStreamOfNccl(const plan::Plan& plan, std::int32_t index, plan::FormId form) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
-  std::vector<std::int32_t> segments = {stage.ends[kind].first};
+  std::vector<std::int32_t> segments = {stage.ends[form].first};
   for (const plan::Chunk& chunk : stage.chunks) {
-    const plan::ChunkPasses& passes = chunk.passes[kind];
+    const plan::ChunkPasses& passes = chunk.passes[form];
     segments.insert(segments.end(), {passes.forward, passes.backward, passes.weights});
   }
   std::int32_t stream = -1;
@@ -103,7 +103,8 @@ absl::Status VerifyCollectives(const plan::Plan& plan) {
       }
       RETURN_IF_ERROR(OneStreamOfBuckets(stage, segment, &of_buckets));
     }
-    for (plan::ProgramKind kind : plan::kProgramKinds) RETURN_IF_ERROR(OneStreamOfNccl(plan, stage, kind));
+    for (plan::FormId form = 0; form < plan.FormsEnd(); ++form)
+      RETURN_IF_ERROR(OneStreamOfNccl(plan, stage, form));
   }
   return absl::OkStatus();
 }

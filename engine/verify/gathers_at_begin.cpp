@@ -1,8 +1,5 @@
 #include "engine/verify/gathers_at_begin.h"
 
-#include <algorithm>
-#include <iterator>
-
 namespace engine::verify {
 
 void GathersAtBegin::StartSegment(const plan::Segment& segment) {
@@ -21,8 +18,10 @@ bool GathersAtBegin::Runs(std::int32_t segment) const {
 }
 
 bool GathersAtBegin::Begins() const {
-  return std::any_of(std::begin(plan::kProgramKinds), std::end(plan::kProgramKinds),
-                     [&](plan::ProgramKind kind) { return Runs(buckets_.stage().ends[kind].first); });
+  for (plan::FormId form = 0; form < buckets_.plan().FormsEnd(); ++form) {
+    if (Runs(buckets_.stage().ends[form].first)) return true;
+  }
+  return false;
 }
 
 absl::Status GathersAtBegin::Gather(const plan::Instruction& instruction, size_t b) {

@@ -175,16 +175,16 @@ absl::Status NumbersFit(const plan::Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status EvaluationLossSummed(const plan::Plan& plan, std::int32_t index) {
+// At the end of an evaluation metrics are summed; generation makes none.
+absl::Status LossSummed(const plan::Plan& plan, std::int32_t index, plan::FormId form) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
-  const plan::Segment& end =
-      stage.segments[static_cast<size_t>(stage.ends[plan::ProgramKind::kEvaluate].last)];
+  const plan::Segment& end = stage.segments[static_cast<size_t>(stage.ends[form].last)];
   const std::int64_t sums =
       std::count_if(end.instructions.begin(), end.instructions.end(), [&](const auto& i) {
         return i.collective() == plan::Collective::kAllReduce && i.group() == plan::AxisSet::World() &&
                i.inputs.size() == 1 && SamePlace(i.inputs[0], stage.scalars);
       });
-  const std::int64_t wanted = plan.mesh.world() > 1 ? 1 : 0;
+  const std::int64_t wanted = plan.mesh.world() > 1 && !plan.FactsAt(form).generates ? 1 : 0;
   if (sums == wanted && end.instructions.size() == static_cast<size_t>(wanted)) return absl::OkStatus();
   return Internal("stage {} {} sums the loss over the world {} times, not {}", index, end.name, sums, wanted);
 }
@@ -206,13 +206,15 @@ absl::Status VerifyGradients(const plan::Plan& plan) {
       if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));
     }
     for (const plan::Chunk& chunk : stage.chunks) {
-      for (const plan::ProgramKind kind : plan::kProgramKinds) {
-        const plan::ChunkPasses& passes = chunk.passes[kind];
+      for (plan::FormId form = 0; form < plan.FormsEnd(); ++form) {
+        const plan::ChunkPasses& passes = chunk.passes[form];
         RETURN_IF_ERROR(
             MetricsMadeOnce(plan, index, chunk, {passes.forward, passes.backward, passes.weights}));
       }
     }
-    RETURN_IF_ERROR(EvaluationLossSummed(plan, index));
+    for (plan::FormId form = plan::kEvaluateForm; form < plan.FormsEnd(); ++form) {
+      if (plan.ProgramOf(form) >= 0) RETURN_IF_ERROR(LossSummed(plan, index, form));
+    }
   }
   return absl::OkStatus();
 }

@@ -11,13 +11,13 @@ Passages::Passages(const ProgramSteps& steps) : steps_(steps) {
     state.holder.assign(static_cast<size_t>(chunk.slots), -1);
     state.released.assign(static_cast<size_t>(chunk.slots), -1);
     state.done.assign(static_cast<size_t>(spec.microbatches), 0);
-    if (plan::FactsOf(spec.kind).trains) state.passes = chunk.passes[spec.kind].weights >= 0 ? 3 : 2;
+    if (steps.plan().FactsAt(spec.form).trains) state.passes = chunk.passes[spec.form].weights >= 0 ? 3 : 2;
   }
 }
 
 absl::Status Passages::Pass(size_t i, const plan::Step& of, plan::Pass pass) {
   RETURN_IF_ERROR(InOrder(i, of, pass));
-  return plan::FactsOf(steps_.spec().kind).trains ? HoldsSlot(i, of, pass) : absl::OkStatus();
+  return steps_.plan().FactsAt(steps_.spec().form).trains ? HoldsSlot(i, of, pass) : absl::OkStatus();
 }
 
 // Order of the passes of a microbatch, and of those that sum gradients.

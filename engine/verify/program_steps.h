@@ -42,7 +42,7 @@ class ProgramSteps {
   }
 
   // Microbatches that a step runs, one after the other.
-  std::int32_t Halves() const { return static_cast<std::int32_t>(plan_.HalvesOf(spec().kind)); }
+  std::int32_t Halves() const { return static_cast<std::int32_t>(plan_.HalvesOf(spec().form)); }
   // Buffers outside of slots are those of a half (PipelineBuffersOf).
   std::int32_t HalfOf(const plan::Step& step) const { return step.microbatch % Halves(); }
   // The slot of the microbatch that a step sends or receives: a step names the first of two.

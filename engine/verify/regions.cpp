@@ -9,7 +9,7 @@
 namespace engine::verify {
 
 plan::Half HalfOf(const plan::Plan& plan, ProgramId id, std::int64_t microbatch) {
-  return microbatch % plan.HalvesOf(plan.ProgramAt(id.program).kind) != 0 ? plan::Half::kSecond
+  return microbatch % plan.HalvesOf(plan.ProgramAt(id.program).form) != 0 ? plan::Half::kSecond
                                                                           : plan::Half::kFirst;
 }
 
@@ -50,7 +50,7 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
   Regions result;
   std::vector<Region>& regions = result.regions_;
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
-  const plan::ProgramKind kind = plan.ProgramAt(id.program).kind;
+  const plan::FormId form = plan.ProgramAt(id.program).form;
   const auto add = [&](const plan::BufferRef& buffer, std::string name) {
     if (buffer.elements > 0)
       regions.push_back({buffer.offset, buffer.offset + buffer.bytes(), std::move(name)});
@@ -88,8 +88,8 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
   for (const plan::Chunk& chunk : stage.chunks) {
     add(chunk.incoming, fmt::format("incoming inputs of chunk {}", chunk.index));
     add(chunk.staged, fmt::format("staged inputs of chunk {}", chunk.index));
-    if (!plan::FactsOf(kind).trains) {
-      for (const plan::BufferRef& input : chunk.passes[kind].inputs) add(input, NameOf(plan, input.value));
+    if (!plan.FactsAt(form).trains) {
+      for (const plan::BufferRef& input : chunk.passes[form].inputs) add(input, NameOf(plan, input.value));
     } else if (chunk.slots * chunk.slot_bytes > 0) {
       regions.push_back({chunk.slot_base, chunk.slot_base + chunk.slots * chunk.slot_bytes,
                          fmt::format("slots of chunk {}", chunk.index)});

@@ -31,7 +31,7 @@ absl::Status SegmentWalk::Fill(const plan::Chunk& chunk, const plan::BufferRef& 
 }
 
 absl::Status SegmentWalk::Walk(const plan::Segment& segment, std::int64_t slot_bytes) {
-  phase_ = stage_arena_.kind() == plan::ProgramKind::kTrain ? Phase::kTraining : Phase::kEvaluation;
+  phase_ = stage_arena_.form() == plan::kTrainForm ? Phase::kTraining : Phase::kEvaluation;
   RETURN_IF_ERROR(VerifyHalves(index_, segment, Halves()));
   sums_.Clear();
   under_way_.Clear();
@@ -208,7 +208,8 @@ absl::Status SegmentWalk::MayWrite(const plan::Instruction& instruction, size_t 
   if (value.kind == ValueKind::kAccumulator) return MayAdd(instruction, k);
   if (adds) return Internal("adds to {}, which is no sum", value.name);
   if (value.kind == ValueKind::kDerived && phase_ == Phase::kPreparing) return places_.Check(output);
-  if (value.kind == ValueKind::kState && Training()) return places_.Check(output);  // once: VerifyStates
+  if (value.kind == ValueKind::kState && phase_ != Phase::kPreparing)
+    return places_.Check(output);  // where it may be moved, and how often: VerifyStates
   if (value.kind != ValueKind::kActivation) return Internal("writes {}, which is no activation", value.name);
   return MayMake(instruction, output, slot_bytes);
 }

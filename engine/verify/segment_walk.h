@@ -25,7 +25,7 @@ inline std::int64_t SlotBytes(const plan::Plan& plan, const plan::Chunk& chunk) 
 // the host keeps of it hold; the caller says what is there before a segment runs, and asks for what must be there behind it.
 class SegmentWalk {
  public:
-  // The segments are of programs of the arena's kind. All references outlive the walk.
+  // The segments are of programs of the arena's form. All references outlive the walk.
   SegmentWalk(const plan::Plan& plan, std::int32_t stage, const PersistentPlaces& places,
               const StageArena& arena)
       : plan_(plan), index_(stage), places_(places), stage_arena_(arena) {}

@@ -18,10 +18,12 @@ using plan::Half;
 // The staging buffers hold the inputs of all microbatches of the largest program.
 absl::Status StagingFits(const plan::Plan& plan, std::int32_t stage, const plan::Chunk& chunk) {
   std::int64_t elements = 0;
-  for (const plan::ProgramKind kind : plan::kProgramKinds) {
+  for (plan::FormId form = 0; form < plan.FormsEnd(); ++form) {
     std::int64_t fed = 0;  // for a step
-    for (const plan::BufferRef& input : chunk.passes[kind].inputs) fed += plan::StagedWords(input.bytes());
-    elements = std::max(elements, fed * plan.microbatches / plan.HalvesOf(kind));
+    for (const plan::BufferRef& input : chunk.passes[form].inputs) fed += plan::StagedWords(input.bytes());
+    const std::int32_t largest = plan.ProgramOf(form);
+    const std::int64_t microbatches = largest < 0 ? 0 : plan.ProgramAt(largest).microbatches;
+    elements = std::max(elements, fed * microbatches / plan.HalvesOf(form));
   }
   for (const plan::BufferRef* buffer : {&chunk.incoming, &chunk.staged}) {
     if (buffer->elements == elements && (elements == 0 || buffer->dtype == DType::kI32)) continue;
@@ -80,7 +82,10 @@ class SegmentVerifier {
     RETURN_IF_ERROR(HostMemory());
     for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(StagingFits(plan_, index_, chunk));
     if (Trains(stage_)) RETURN_IF_ERROR(Train());
-    return Evaluate();
+    for (plan::FormId form = 0; form < plan_.FormsEnd(); ++form) {
+      if (!plan_.FactsAt(form).trains && plan_.ProgramOf(form) >= 0) RETURN_IF_ERROR(Forward(form));
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -89,7 +94,7 @@ class SegmentVerifier {
   }
 
   absl::Status Train() const {
-    ASSIGN_OR_RETURN(const StageArena arena, StageArena::Of(plan_, index_, plan::ProgramKind::kTrain));
+    ASSIGN_OR_RETURN(const StageArena arena, StageArena::Of(plan_, index_, plan::kTrainForm));
     RETURN_IF_ERROR(arena.TransientsFit());
     SegmentWalk walk(plan_, index_, places_, arena);
     for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk, arena.buffers(), walk));
@@ -97,11 +102,12 @@ class SegmentVerifier {
     return FlatRefs(plan_, index_, SegmentAt(stage_.update()));
   }
 
-  absl::Status Evaluate() const {
-    ASSIGN_OR_RETURN(const StageArena arena, StageArena::Of(plan_, index_, plan::ProgramKind::kEvaluate));
+  // Programs that pass forward only.
+  absl::Status Forward(plan::FormId form) const {
+    ASSIGN_OR_RETURN(const StageArena arena, StageArena::Of(plan_, index_, form));
     SegmentWalk walk(plan_, index_, places_, arena);
-    for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Evaluation(chunk, arena.buffers(), walk));
-    return Begin(SegmentAt(stage_.ends[plan::ProgramKind::kEvaluate].first), walk);
+    for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(ForwardPass(chunk, arena, walk));
+    return Begin(SegmentAt(stage_.ends[form].first), walk);
   }
 
   // Values that the pipeline brings before the segment runs.
@@ -149,17 +155,18 @@ class SegmentVerifier {
     return walk.Walk(SegmentAt(chunk.train().weights), slot_bytes);
   }
 
-  absl::Status Evaluation(const plan::Chunk& chunk, const PipelineBuffers& buffers, SegmentWalk& walk) const {
+  absl::Status ForwardPass(const plan::Chunk& chunk, const StageArena& arena, SegmentWalk& walk) const {
     walk.ForgetAll();
-    for (const plan::BufferRef& input : chunk.evaluate().inputs)
-      RETURN_IF_ERROR(walk.Fill(chunk, input, Half::kFirst));
-    RETURN_IF_ERROR(Received(chunk, false, buffers, walk));
-    const plan::Segment& segment = SegmentAt(chunk.evaluate().forward);
+    const plan::ChunkPasses& passes = chunk.passes[arena.form()];
+    for (const plan::BufferRef& input : passes.inputs) RETURN_IF_ERROR(walk.Fill(chunk, input, Half::kFirst));
+    RETURN_IF_ERROR(Received(chunk, false, arena.buffers(), walk));
+    const plan::Segment& segment = SegmentAt(passes.forward);
     RETURN_IF_ERROR(walk.Walk(segment, 0));
-    RETURN_IF_ERROR(Sent(chunk, false, segment, buffers, walk));
+    RETURN_IF_ERROR(Sent(chunk, false, segment, arena.buffers(), walk));
     const bool last = chunk.end_unit == static_cast<std::int32_t>(plan_.units.size());
-    if (!last || plan_.logits_buffer.elements == 0) return absl::OkStatus();
-    return walk.Find(plan_.logits_buffer, KeyOf(plan_.logits_buffer.value, Half::kFirst), segment,
+    const plan::BufferRef& logits = plan_.logits[arena.form()].buffer;
+    if (!last || logits.elements == 0) return absl::OkStatus();
+    return walk.Find(logits, KeyOf(logits.value, Half::kFirst), segment,
                      fmt::format("stage {}: the reader of the logits after {}", index_, segment.name));
   }
 
@@ -189,12 +196,17 @@ class SegmentVerifier {
     return Prepared(segment, walk);
   }
 
+  // Of the first form that there are programs of, the segment with which these begin.
+  std::int32_t FirstBegin() const {
+    plan::FormId form = 0;
+    while (form + 1 < plan_.FormsEnd() && stage_.ends[form].first < 0) ++form;
+    return stage_.ends[form].first;
+  }
+
   // Every derived value is made here, once.
   absl::Status Prepared(const plan::Segment& segment, SegmentWalk& walk) const {
     ASSIGN_OR_RETURN(const std::vector<std::int32_t> made, walk.Prepare(segment));
-    if (&segment !=
-        &SegmentAt(stage_.begin() >= 0 ? stage_.begin() : stage_.ends[plan::ProgramKind::kEvaluate].first))
-      return absl::OkStatus();
+    if (&segment != &SegmentAt(FirstBegin())) return absl::OkStatus();
     for (const plan::BufferRef& derived : stage_.derived) {
       const auto times = std::count(made.begin(), made.end(), derived.value);
       if (times == 1) continue;

@@ -10,13 +10,13 @@ namespace engine::verify {
 namespace {
 
 // In the order of the passes, without the update.
-std::vector<std::int32_t> SegmentsOf(const plan::StagePlan& stage, plan::ProgramKind kind) {
-  std::vector<std::int32_t> segments = {stage.ends[kind].first};
+std::vector<std::int32_t> SegmentsOf(const plan::StagePlan& stage, plan::FormId form) {
+  std::vector<std::int32_t> segments = {stage.ends[form].first};
   for (const plan::Chunk& chunk : stage.chunks) {
-    const plan::ChunkPasses& passes = chunk.passes[kind];
+    const plan::ChunkPasses& passes = chunk.passes[form];
     segments.insert(segments.end(), {passes.forward, passes.backward, passes.weights});
   }
-  if (!plan::FactsOf(kind).trains) segments.push_back(stage.ends[kind].last);
+  if (form != plan::kTrainForm) segments.push_back(stage.ends[form].last);
   std::erase(segments, -1);
   return segments;
 }
@@ -42,9 +42,9 @@ class ShardVerifier {
 
   absl::Status Run() {
     const plan::StagePlan& stage = buckets_.stage();
-    for (const plan::ProgramKind kind : plan::kProgramKinds) {
+    for (plan::FormId form = 0; form < buckets_.plan().FormsEnd(); ++form) {
       gathers_.StartProgram();
-      for (std::int32_t s : SegmentsOf(stage, kind))
+      for (std::int32_t s : SegmentsOf(stage, form))
         RETURN_IF_ERROR(Walk(stage.segments[static_cast<size_t>(s)]));
     }
     return absl::OkStatus();

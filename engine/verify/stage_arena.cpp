@@ -5,13 +5,13 @@
 namespace engine::verify {
 
 absl::StatusOr<StageArena> StageArena::Of(const plan::Plan& plan, std::int32_t stage,
-                                          plan::ProgramKind kind) {
-  StageArena arena(plan, stage, kind);
-  const std::int32_t largest = plan.ProgramOf(kind);
+                                          plan::FormId form) {
+  StageArena arena(plan, stage, form);
+  const std::int32_t largest = plan.ProgramOf(form);
   ASSIGN_OR_RETURN(arena.regions_, Regions::Of(plan, {stage, largest}));
   ASSIGN_OR_RETURN(arena.buffers_, PipelineBuffersOf(plan, {stage, largest}));
   for (std::int32_t p = 0; p < largest; ++p) {
-    if (plan.ProgramAt(p).kind != kind) continue;
+    if (plan.ProgramAt(p).form != form) continue;
     ASSIGN_OR_RETURN(const PipelineBuffers buffers, PipelineBuffersOf(plan, {stage, p}));
     RETURN_IF_ERROR(arena.SameBuffers(p, buffers.send, arena.buffers_.send));
     RETURN_IF_ERROR(arena.SameBuffers(p, buffers.receive, arena.buffers_.receive));

@@ -1,4 +1,4 @@
-// What the programs of one kind hold in a stage's arena, and which bytes are left for transients.
+// What the programs of one form hold in a stage's arena, and which bytes are left for transients.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace engine::verify {
 
-// Shows that bytes which live no longer than a segment overlap nothing that a stage's programs of one kind hold
+// Shows that bytes which live no longer than a segment overlap nothing that a stage's programs of one form hold
 // from step to step. These programs run the same segments, so what they hold has to be the same in all of them.
 class StageArena {
  public:
-  // An error if programs of the kind send or receive a value at different places, or if regions overlap.
-  static absl::StatusOr<StageArena> Of(const plan::Plan& plan, std::int32_t stage, plan::ProgramKind kind);
+  // An error if programs of the form send or receive a value at different places, or if regions overlap.
+  static absl::StatusOr<StageArena> Of(const plan::Plan& plan, std::int32_t stage, plan::FormId form);
 
   // Those of a microbatch's passes lie in the arena, beside what outlives a segment.
   absl::Status TransientsFit() const;
@@ -27,12 +27,12 @@ class StageArena {
   // An error if `ref`, which messages call `what`, lies outside of the arena or on what outlives a segment.
   absl::Status IsTransient(const plan::BufferRef& ref, const std::string& what) const;
 
-  plan::ProgramKind kind() const { return kind_; }
+  plan::FormId form() const { return form_; }
   const PipelineBuffers& buffers() const { return buffers_; }
 
  private:
-  StageArena(const plan::Plan& plan, std::int32_t stage, plan::ProgramKind kind)
-      : plan_(&plan), index_(stage), stage_(&plan.stages[static_cast<std::size_t>(stage)]), kind_(kind) {}
+  StageArena(const plan::Plan& plan, std::int32_t stage, plan::FormId form)
+      : plan_(&plan), index_(stage), stage_(&plan.stages[static_cast<std::size_t>(stage)]), form_(form) {}
 
   absl::Status SameBuffers(std::int32_t program, const PipelineBuffers::ByHalf& buffers,
                            const PipelineBuffers::ByHalf& of_largest) const;
@@ -41,7 +41,7 @@ class StageArena {
   const plan::Plan* plan_;
   std::int32_t index_;
   const plan::StagePlan* stage_;
-  plan::ProgramKind kind_;
+  plan::FormId form_;
   Regions regions_;
   PipelineBuffers buffers_;
 };

@@ -11,11 +11,11 @@ namespace {
 bool IsScale(const plan::State& state) { return state.spec.update == graph::StateUpdate::kScales; }
 
 // How often the segments of a kind of program write the state of this name.
-std::int64_t WritesOf(const plan::Plan& plan, const plan::StagePlan& stage, plan::ProgramKind kind,
+std::int64_t WritesOf(const plan::Plan& plan, const plan::StagePlan& stage, plan::FormId form,
                       const std::string& name) {
-  std::vector<std::int32_t> segments = {stage.ends[kind].first, stage.ends[kind].last};
+  std::vector<std::int32_t> segments = {stage.ends[form].first, stage.ends[form].last};
   for (const plan::Chunk& chunk : stage.chunks) {
-    const plan::ChunkPasses& passes = chunk.passes[kind];
+    const plan::ChunkPasses& passes = chunk.passes[form];
     segments.insert(segments.end(), {passes.forward, passes.backward, passes.weights});
   }
   std::int64_t writes = 0;
@@ -32,16 +32,22 @@ std::int64_t WritesOf(const plan::Plan& plan, const plan::StagePlan& stage, plan
   return writes;
 }
 
-// Whole on every rank, of a number format that can be filled and saved.
+bool IsOfSession(const plan::State& state) { return state.spec.life == graph::Lifetime::kSession; }
+
+// Of a number format that can be filled and saved, unless it begins as zeros and is forgotten. Whole on every rank, unless
+// its nodes may split it.
 absl::Status WellFormed(const plan::Plan& plan, std::int32_t index, const plan::State& state) {
   const plan::LocalValue& value = ValueOf(plan, state.buffer);
   const std::string name = plan.StateName(state);
-  if (value.kind != graph::ValueKind::kState || value.shape != value.local)
+  if (value.kind != graph::ValueKind::kState || (!state.spec.split && value.shape != value.local))
     return Internal("stage {}: {} is no state that is whole on every rank", index, name);
   if (state.buffer.elements != value.local.elements() || state.buffer.dtype != value.dtype)
     return Internal("stage {}: {} has a buffer of {} numbers, not {}", index, name, state.buffer.elements,
                     value.local.elements());
-  if (value.dtype != DType::kF32 && value.dtype != DType::kF64)
+  const bool is_forgotten = IsOfSession(state) && state.spec.fill.empty();
+  if (state.spec.split && !is_forgotten)
+    return Internal("stage {}: {} is split, and no state of zeros of a session", index, name);
+  if (value.dtype != DType::kF32 && value.dtype != DType::kF64 && !is_forgotten)
     return Internal("stage {}: {} is {}, not f32 or f64", index, name, Name(value.dtype));
   const auto fill = static_cast<std::int64_t>(state.spec.fill.size());
   if (fill > state.buffer.elements || state.spec.fixed >> fill != 0)
@@ -65,15 +71,17 @@ absl::Status Scales(const plan::Plan& plan, std::int32_t index) {
                   at - stage.scales.offset);
 }
 
-// One node moves it, in training, in each half of a microbatch; that fp8_update moves scales once VerifyGradients shows.
+// One node moves it, in training, in each half of a microbatch, or in a form that generates, if it is of a session; that fp8_update moves scales once VerifyGradients shows.
 absl::Status MovedOnce(const plan::Plan& plan, std::int32_t index, const plan::State& state) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   const std::string& name = NameOf(plan, state.buffer.value);
-  for (const plan::ProgramKind kind : plan::kProgramKinds) {
-    const std::int64_t writes = WritesOf(plan, stage, kind, name);
-    const std::int64_t most = IsScale(state) || !plan::FactsOf(kind).trains ? 0 : plan.HalvesOf(kind);
+  for (plan::FormId form = 0; form < plan.FormsEnd(); ++form) {
+    const std::int64_t writes = WritesOf(plan, stage, form, name);
+    const plan::KindFacts facts = plan.FactsAt(form);
+    const bool moves = !IsScale(state) && (facts.trains || (facts.generates && IsOfSession(state)));
+    const std::int64_t most = moves ? plan.HalvesOf(form) : 0;
     if (writes > most)
-      return Internal("stage {} {}: {} instructions write {}, not {}", index, plan::FactsOf(kind).name,
+      return Internal("stage {} {}: {} instructions write {}, not {}", index, plan.FormName(form),
                       writes, plan.StateName(state), most);
   }
   return absl::OkStatus();

@@ -43,7 +43,7 @@ class StepVerifier {
     const plan::Step& step = steps_.program()[i];
     const bool first = i == 0;
     const bool last = i + 1 == steps_.program().size();
-    const plan::StagePlan::Ends& ends = stage_.ends[spec_.kind];
+    const plan::StagePlan::Ends& ends = stage_.ends[spec_.form];
     if (first != (step.segment == ends.first) || last != (step.segment == ends.last)) {
       return Internal("{}: a program starts with {} and ends with {}, each once", steps_.Name(i),
                       SegmentName(ends.first), SegmentName(ends.last));
@@ -77,7 +77,7 @@ class StepVerifier {
       return Internal("{} runs a segment of chunk {} for chunk {}", steps_.Name(i), segment.chunk,
                       step.chunk);
     }
-    const plan::ChunkPasses& passes = chunk->passes[spec_.kind];
+    const plan::ChunkPasses& passes = chunk->passes[spec_.form];
     if (step.segment == passes.weights) return plan::Pass::kWeights;
     if (step.segment == passes.backward) return plan::Pass::kBackward;
     if (step.segment == passes.forward) return plan::Pass::kForward;

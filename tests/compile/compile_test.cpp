@@ -181,8 +181,8 @@ TEST_CASE("evaluation only: no gradients, no optimizer, logits kept") {
   REQUIRE(plan.ok());
   CHECK(plan->stages[0].memory.gradients == 0);
   CHECK(plan->stages[0].memory.optimizer == 0);
-  CHECK(plan->ProgramOf(plan::ProgramKind::kTrain) == -1);
-  CHECK(plan->logits_buffer.elements == 32 * 272 / 2);
+  CHECK(plan->ProgramOf(plan::kTrainForm) == -1);
+  CHECK(plan->logits[plan::kEvaluateForm].buffer.elements == 32 * 272 / 2);
 }
 
 namespace {

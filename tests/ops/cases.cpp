@@ -488,6 +488,45 @@ constexpr LossTerms kLossTerms[] = {
     {"", 0, 0}, {", smoothed", 0.3, 0}, {", z-loss", 0, 0.05}, {", smoothed, z-loss", 0.1, 0.2}};
 
 // Per token, and (a loss per sample) per sequence.
+Input GivenOf(const Shape& shape, std::vector<std::int32_t> given) {
+  Input input = Make(shape, Input::kGiven, 0);
+  input.given = std::move(given);
+  return input;
+}
+
+// Caches: of sequences that begin, with padding; of steps of single tokens beside a sample that only fills the batch; and
+// of windows in caches that have forgotten.
+void AddCaches(std::vector<Case>* cases) {
+  const Shape cache = {3, 8, 2, 5};
+  const auto update = [&](const std::string& label, const Shape& x, std::vector<std::int32_t> positions,
+                          std::vector<std::int32_t> slots) {
+    cases->push_back({&ops::kCacheUpdate,
+                      label,
+                      {Real(x), Real(cache), GivenOf({x[0], x[1]}, std::move(positions)),
+                       GivenOf({x[0]}, std::move(slots))},
+                      {},
+                      1});
+  };
+  update("begins, padded", {1, 6, 2, 5}, {0, 1, 2, 3, 3, 3}, {2});
+  update("goes round", {1, 11, 2, 5}, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {0});
+  update("single tokens", {3, 1, 2, 5}, {7, 0, 12}, {1, -1, 0});
+  const auto attend = [&](const std::string& label, std::vector<std::int32_t> positions, Attributes attributes,
+                          std::int64_t tokens, std::vector<Input> more) {
+    std::vector<Input> inputs = {Real({3, tokens, 4, 5}), Real(cache), Real({3, 8, 2, 7}),
+                                 GivenOf({3, tokens}, std::move(positions)), GivenOf({3}, {2, 0, -1})};
+    inputs.insert(inputs.end(), more.begin(), more.end());
+    cases->push_back({&ops::kCachedAttention, label, std::move(inputs), std::move(attributes), 64});
+  };
+  attend("plain", {5, 0, 3}, {{"scale", 0.4}}, 1, {});
+  attend("several tokens", {5, 6, 0, 1, 3, 4}, {{"scale", 0.4}}, 2, {});
+  attend("a window in a cache that forgets", {21, 7, 3}, {{"scale", 0.4}, {"window", std::int64_t{6}}}, 1, {});
+  attend("caps, linear biases, sinks and biases of distances", {7, 2, 3},
+         {{"scale", 0.4}, {"softcap", 2.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{3}}}, 1,
+         {Real({4}), Real({4, 7})});
+  cases->push_back(
+      {&ops::kTakeTokens, "rows", {Real({2, 5, 3}), GivenOf({2, 3}, {4, 0, 0, 1, 2, 4})}, {}, 1});
+}
+
 void AddLoss(std::vector<Case>* cases) {
   for (const auto& [label, rows] :
        {std::pair<std::string, Shape>{"plain", {2, 4}}, {"large", {3, 41}}, {"per sample", {6}}}) {
@@ -911,6 +950,7 @@ const std::vector<Case>& AllCases() {
     AddRelativeBias(&all);
     AddJoin(&all);
     AddSelectToken(&all);
+    AddCaches(&all);
     AddLoss(&all);
     AddRoute(&all);
     AddSinkhorn(&all);

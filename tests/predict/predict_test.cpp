@@ -97,9 +97,9 @@ plan::Plan OneStage(std::vector<plan::Instruction> instructions) {
   plan::StagePlan& stage = plan.stages[0];
   stage.segments.push_back({.name = "forward.0", .chunk = 0, .instructions = std::move(instructions)});
   stage.segments.push_back({.name = "update", .chunk = -1, .instructions = {Work("adamw", 0.25)}});
-  stage.ends[plan::ProgramKind::kTrain].last = 1;
+  stage.ends[plan::kTrainForm].last = 1;
   stage.programs = {{{.segment = 0, .microbatch = 0, .slot = 0, .chunk = 0}, {.segment = 1}}};
-  plan.programs = {{.kind = plan::ProgramKind::kTrain}};
+  plan.programs = {{.form = plan::kTrainForm}};
   return plan;
 }
 
@@ -108,7 +108,7 @@ plan::Plan Pipeline(std::int64_t stages, std::int64_t microbatches, std::int64_t
   plan::Plan plan;
   plan.mesh.pp = stages;
   plan.microbatches = microbatches;
-  plan.programs = {{.kind = plan::ProgramKind::kTrain, .microbatches = microbatches}};
+  plan.programs = {{.form = plan::kTrainForm, .microbatches = microbatches}};
   plan.values.emplace_back().name = "activation";
   for (std::int32_t s = 0; s < stages; ++s) {
     plan.chunk_stage.push_back(s);

@@ -28,7 +28,7 @@ struct FirstStep {
 
 FirstStep StepOf(const recipe::Recipe& recipe, const plan::Plan& plan, std::int64_t batch) {
   const auto check = [](const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(status)); };
-  const std::int32_t program = plan.ProgramOf(plan::ProgramKind::kTrain, batch);
+  const std::int32_t program = plan.ProgramOf(plan::kTrainForm, batch);
   REQUIRE(program >= 0);
   const auto seed = static_cast<std::uint64_t>(recipe.training.seed);
   const state::Device device = CpuDevice();  // the ranks keep a reference

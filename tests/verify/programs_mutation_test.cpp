@@ -70,19 +70,19 @@ TEST_CASE("mutation: the list of programs") {
   Refused("train of 8 samples: 3 microbatches of 2 samples are no 8 samples",
           [](plan::Plan& plan) { plan.programs[1].microbatches = 3; });
   Refused("the largest train program has 14 samples, the plan 16", [](plan::Plan& plan) {
-    plan.programs[3] = {plan::ProgramKind::kTrain, 7, 14};
+    plan.programs[3] = {plan::kTrainForm, 7, 14};
   });
   Refused("stage 1 has 4 programs of 5", [](plan::Plan& plan) { plan.stages[1].programs.pop_back(); });
   Refused("no program evaluates", [](plan::Plan& plan) { plan.programs.pop_back(); });
   Refused("8 microbatches of 2 samples are no global batch of 32",
           [](plan::Plan& plan) { plan.global_batch = 32; });
   Refused("stage 0 has no first and last segment to train",
-          [](plan::Plan& plan) { plan.stages[0].ends[plan::ProgramKind::kTrain].last = -1; });
+          [](plan::Plan& plan) { plan.stages[0].ends[plan::kTrainForm].last = -1; });
   Refused("stage 1 has a first and last segment to train", [](plan::Plan& plan) {
     plan.programs.erase(plan.programs.begin(), plan.programs.begin() + 4);
     for (plan::StagePlan& stage : plan.stages)
       stage.programs.erase(stage.programs.begin(), stage.programs.begin() + 4);
-    plan.stages[0].ends[plan::ProgramKind::kTrain] = {};
+    plan.stages[0].ends[plan::kTrainForm] = {};
   });
 }
 

@@ -1,0 +1,280 @@
+#include "engine/model/generation.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/graph/attention_inputs.h"
+#include "engine/graph/mask.h"
+#include "engine/graph/op.h"
+#include "engine/model/build.h"
+#include "engine/ops/ops.h"
+
+namespace engine::model {
+namespace {
+
+using graph::Graph;
+using graph::kNoValue;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+using graph::ValueIds;
+using graph::ValueKind;
+
+// Rows of caches of windows are whole multiples of it, so that kernels may read them in blocks.
+constexpr std::int64_t kRowMultiple = 64;
+
+// By node: whether the logits depend on it.
+std::vector<bool> NodesOfLogits(const Graph& graph) {
+  std::vector<bool> needed(graph.nodes().size(), false);
+  std::vector<ValueId> open = {graph.logits()};
+  while (!open.empty()) {
+    const NodeId producer = graph.value(open.back()).producer;
+    open.pop_back();
+    if (producer < 0 || needed[static_cast<std::size_t>(producer)]) continue;
+    needed[static_cast<std::size_t>(producer)] = true;
+    const ValueIds& inputs = graph.nodes()[static_cast<std::size_t>(producer)].inputs;
+    open.insert(open.end(), inputs.begin(), inputs.end());
+  }
+  return needed;
+}
+
+// The product that the logits are made of, value by value; −1: it is not found.
+NodeId HeadOf(const Graph& graph) {
+  ValueId value = graph.logits();
+  while (true) {
+    const NodeId producer = graph.value(value).producer;
+    if (producer < 0) return -1;
+    const Node& node = graph.nodes()[static_cast<std::size_t>(producer)];
+    if (node.op == &ops::kLinear) return producer;
+    if (node.op != &ops::kSoftcap && node.op != &ops::kScale && node.op != &ops::kBiasAdd) return -1;
+    value = node.inputs[0];
+  }
+}
+
+ValueId FindInput(const Graph& graph, std::string_view name) {
+  for (std::size_t v = 0; v < graph.values().size(); ++v) {
+    if (graph.values()[v].kind == ValueKind::kInput && graph.values()[v].name == name)
+      return static_cast<ValueId>(v);
+  }
+  return kNoValue;
+}
+
+// Copies what the logits are made of into another graph, with the steps that generation has instead of others.
+class Rewriter {
+ public:
+  Rewriter(const Graph& from, const GenerationStep& step)
+      : from_(from),
+        step_(step),
+        needed_(NodesOfLogits(from)),
+        head_(HeadOf(from)),
+        copies_(from.values().size(), kNoValue) {}
+
+  absl::StatusOr<Graph> Run() {
+    RETURN_IF_ERROR(Check());
+    CopyFrame();
+    AddInputs();
+    for (std::size_t n = 0; n < from_.nodes().size(); ++n) {
+      if (!needed_[n]) continue;
+      const Node& node = from_.nodes()[n];
+      to_.SetPosition(node.phase, node.unit, node.component);
+      if (node.op == &ops::kAttention) {
+        Attention(node);
+      } else {
+        Copy(node, static_cast<NodeId>(n) == head_ && takes_tokens());
+      }
+    }
+    to_.set_logits(CopyOf(from_.logits()));
+    return std::move(to_);
+  }
+
+ private:
+  bool takes_tokens() const { return step_.wanted < tokens_; }
+
+  absl::Status Check() {
+    if (from_.logits() == kNoValue) return Unimplemented("the model has no logits to generate from");
+    const ValueId tokens = FindInput(from_, kTokens);
+    positions_ = FindInput(from_, kPositions);
+    if (tokens == kNoValue || positions_ == kNoValue)
+      return Unimplemented("generation feeds the inputs tokens and positions, and the model has not both");
+    samples_ = from_.value(tokens).type.shape[0];
+    tokens_ = from_.value(tokens).type.shape[1];
+    if (head_ < 0) return Unimplemented("the logits come of no linear step");
+    for (std::size_t n = 0; n < from_.nodes().size(); ++n) {
+      if (needed_[n]) RETURN_IF_ERROR(Check(from_.nodes()[n]));
+    }
+    for (const char* name : {kCacheSlots, kWantedTokens}) {
+      if (FindInput(from_, name) != kNoValue)
+        return Unimplemented("generation adds an input '{}', and the model has one of this name", name);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Check(const Node& node) const {
+    if (node.op == &ops::kSelectToken || node.op == &ops::kSinkhorn) {
+      return Unimplemented("{} ({}) mixes the tokens of a sequence, as generation, token by token, cannot",
+                           node.name, node.op->name);
+    }
+    for (const ValueId input : node.inputs) {
+      const graph::Value& value = from_.value(input);
+      const bool fed = value.name == kTokens || value.name == kPositions || value.name == kSequencePositions;
+      if (value.kind != ValueKind::kInput || fed) continue;
+      return Unimplemented("{} ({}) reads the input {}, and generation feeds tokens and positions alone",
+                           node.name, node.op->name, value.name);
+    }
+    if (node.op == &ops::kEmbedding) return CheckRows(node);
+    if (node.op != &ops::kAttention) return absl::OkStatus();
+    if (!graph::IsCausal(node.attributes))
+      return Unimplemented("{} sees later tokens too, and generation makes one after the other", node.name);
+    const auto tokens_of = [&](std::size_t input) { return from_.value(node.inputs[input]).type.shape[1]; };
+    if (tokens_of(0) == tokens_ && tokens_of(1) == tokens_) return absl::OkStatus();
+    return Unimplemented("{} is of {} queries and {} keys, where a sequence has {} tokens", node.name,
+                         tokens_of(0), tokens_of(1), tokens_);
+  }
+
+  // A table of positions has a row for each.
+  absl::Status CheckRows(const Node& node) const {
+    if (node.inputs[0] != positions_) return absl::OkStatus();
+    const std::int64_t rows =
+        from_.value(node.inputs[1]).type.shape[0] - node.attributes.Int("offset", 0);
+    if (rows >= step_.context) return absl::OkStatus();
+    return InvalidArgument("{} has {} positions, fewer than the {} of a sequence", node.name, rows,
+                           step_.context);
+  }
+
+  void CopyFrame() {
+    for (const graph::Unit& unit : from_.units()) to_.BeginUnit(unit.name, unit.kind);
+    for (const graph::Component& component : from_.components()) {
+      to_.SetPosition(graph::Phase::kForward, 0, component.within);
+      to_.OpenComponent(component);
+    }
+  }
+
+  void AddInputs() {
+    // Parameters in their order, which is the same in all forms.
+    std::vector<bool> read(from_.values().size(), false);
+    for (std::size_t n = 0; n < from_.nodes().size(); ++n) {
+      if (!needed_[n]) continue;
+      for (const ValueId input : from_.nodes()[n].inputs) read[static_cast<std::size_t>(input)] = true;
+    }
+    read[static_cast<std::size_t>(positions_)] = true;
+    for (std::size_t v = 0; v < from_.values().size(); ++v) {
+      if (read[v]) CopyLeaf(static_cast<ValueId>(v));
+    }
+    const graph::TensorType& positions = from_.value(positions_).type;
+    slots_ = to_.AddInput(kCacheSlots, {.shape = {samples_}, .dtype = DType::kI32, .dims = {positions.dims[0]}});
+    if (takes_tokens()) {
+      wanted_ = to_.AddInput(kWantedTokens, {.shape = {samples_, step_.wanted},
+                                             .dtype = DType::kI32,
+                                             .dims = {positions.dims[0]}});
+    }
+  }
+
+  void CopyLeaf(ValueId id) {
+    const graph::Value& value = from_.value(id);
+    ValueId& copy = copies_[static_cast<std::size_t>(id)];
+    if (value.kind == ValueKind::kInput) {
+      copy = to_.AddInput(value.name, value.type);
+    } else if (value.kind == ValueKind::kParameter) {
+      const graph::Parameter& parameter = *from_.FindParameter(id);
+      copy = to_.AddParameter(value.name, value.type, parameter.logical_shape, parameter.initializer,
+                              parameter.role);
+      to_.SetTraining(copy, parameter.training);
+    } else if (value.kind == ValueKind::kState) {
+      const auto state = std::find_if(from_.states().begin(), from_.states().end(),
+                                      [&](const graph::State& of) { return of.value == id; });
+      copy = to_.AddState(value.name, value.type, state->spec);
+    }
+    if (copy != kNoValue) to_.value(copy).pin = value.pin;
+  }
+
+  ValueId CopyOf(ValueId id) const { return copies_[static_cast<std::size_t>(id)]; }
+
+  ValueIds CopiesOf(const ValueIds& ids) const {
+    ValueIds copies;
+    for (const ValueId id : ids) copies.push_back(CopyOf(id));
+    return copies;
+  }
+
+  // The copies of a node's outputs are these.
+  void Made(const Node& node, const ValueIds& outputs) {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      copies_[static_cast<std::size_t>(node.outputs[i])] = outputs[i];
+      const graph::Value& of = from_.value(node.outputs[i]);
+      to_.value(outputs[i]).name = of.name;
+      to_.value(outputs[i]).pin = of.pin;
+    }
+  }
+
+  void Copy(const Node& node, bool of_wanted_tokens) {
+    ValueIds inputs = CopiesOf(node.inputs);
+    if (of_wanted_tokens) inputs[0] = to_.Emit1(ops::kTakeTokens, node.name + ".tokens", {inputs[0], wanted_});
+    std::vector<ValueId> into;
+    for (const ValueId output : node.outputs) {
+      const ValueKind kind = from_.value(output).kind;
+      into.push_back(kind == ValueKind::kActivation ? kNoValue : CopyOf(output));
+    }
+    Made(node, to_.Emit(*node.op, node.name, std::move(inputs), node.attributes, into));
+  }
+
+  // Keeps what attention reads; gives the cache.
+  ValueId Cache(const Node& node, ValueId x, std::string_view what) {
+    const graph::TensorType& type = to_.value(x).type;
+    const std::int64_t window = node.attributes.Int("window", 0);
+    const std::int64_t rows =
+        window > 0 ? std::min(step_.context, (window + kRowMultiple - 1) / kRowMultiple * kRowMultiple)
+                   : step_.context;
+    graph::TensorType of_cache{.shape = {step_.slots, rows}, .dtype = type.dtype, .dims = {}};
+    of_cache.dims = {graph::Dim::kOther, graph::Dim::kOther};
+    of_cache.Append(type, 2);
+    of_cache.Append(type, 3);
+    const std::string name = fmt::format("{}.{}", node.name, what);
+    const ValueId cache = to_.AddState(
+        name, of_cache,
+        {.life = graph::Lifetime::kSession, .folder = "cache", .split = true});
+    const std::vector<ValueId> into = {cache};
+    to_.Emit(ops::kCacheUpdate, name + ".update", {x, cache, CopyOf(positions_), slots_}, {}, into);
+    return cache;
+  }
+
+  void Attention(const Node& node) {
+    const ValueIds inputs = CopiesOf(node.inputs);
+    const ValueId keys = Cache(node, inputs[1], "keys");
+    const ValueId values = Cache(node, inputs[2], "values");
+    if (step_.begins) {
+      Copy(node, /*of_wanted_tokens=*/false);
+      return;
+    }
+    std::vector<graph::TensorType> types;
+    for (const ValueId input : inputs) types.push_back(to_.value(input).type);
+    const graph::AttentionInputs at = graph::InputsOfAttention(types, {});
+    ValueIds cached = {inputs[0], keys, values, CopyOf(positions_), slots_};
+    for (const std::size_t input : {at.sinks, at.biases}) {
+      if (input != graph::AttentionInputs::kNone) cached.push_back(inputs[input]);
+    }
+    graph::Attributes attributes;
+    for (const auto& [name, value] : node.attributes.items()) {
+      if (name != "dropout" && name != "stream" && name != "kernel") attributes.Set(name, value);
+    }
+    Made(node, to_.Emit(ops::kCachedAttention, node.name, std::move(cached), std::move(attributes)));
+  }
+
+  const Graph& from_;
+  const GenerationStep step_;
+  const std::vector<bool> needed_;
+  const NodeId head_;
+  Graph to_;
+  std::vector<ValueId> copies_;  // by value of from_
+  ValueId positions_ = kNoValue;  // of from_
+  ValueId slots_ = kNoValue, wanted_ = kNoValue;
+  std::int64_t samples_ = 0, tokens_ = 0;  // B, S
+};
+
+}  // namespace
+
+absl::StatusOr<Graph> ForGeneration(const Graph& evaluate, const GenerationStep& step) {
+  return Rewriter(evaluate, step).Run();
+}
+
+}  // namespace engine::model

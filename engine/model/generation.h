@@ -1,0 +1,32 @@
+// Graphs of the steps of generation, made of a model's evaluation graph.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/status.h"
+#include "engine/graph/graph.h"
+
+namespace engine::model {
+
+// Inputs that generation adds: [B] int32, the slot of each sequence; and [B, R] int32, the tokens whose logits are wanted.
+inline constexpr const char* kCacheSlots = "cache_slots";
+inline constexpr const char* kWantedTokens = "wanted_tokens";
+
+struct GenerationStep {
+  bool begins = false;       // prefill: the sequences begin with these tokens; else decode
+  std::int64_t slots = 1;    // sequences that the caches hold
+  std::int64_t context = 1;  // tokens that a sequence has at most
+  std::int64_t wanted = 1;   // R: of each sequence, logits of so many tokens
+};
+
+// What `evaluate` computes of the logits, for B sequences of S more tokens each, as its inputs are [B, S]. Each causal
+// attention keeps its keys and values in two states, "NAME.keys" and "NAME.values" [slots, rows, K, E], of as many rows as
+// the context has tokens, or as its window has, if that is less.
+//   prefill: the sequences begin, at position 0: attention is that of `evaluate`, and what it reads goes to the caches too.
+//   decode:  they go on from what the caches hold, each at its own position (ops/cached_attention.cpp).
+// Logits are [B, R, V] of the tokens of kWantedTokens where R < S, else [B, S, V]. Inputs but tokens and positions are left
+// out if the logits do not need them. Unimplemented, with what stands in the way: a model whose tokens see later ones, or
+// that mixes tokens otherwise than by causal attention.
+absl::StatusOr<graph::Graph> ForGeneration(const graph::Graph& evaluate, const GenerationStep& step);
+
+}  // namespace engine::model

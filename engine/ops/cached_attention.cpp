@@ -1,0 +1,141 @@
+// Attention over a cache of keys and values, as generation has it (Shazeer, arXiv:1911.02150: each token's keys and values
+// are made once and kept)
+//
+//   cache_update(x[B, S, K, E], cache[N, T, K, E], positions[B, S] int32, slots[B] int32) → cache
+//     Token s of sample b, at position p = positions_bs of its sequence, goes to row p mod T of slot slots_b. A cache of
+//     fewer rows than the sequence has tokens forgets the oldest: of tokens of one row the last one stays. A token at the
+//     position of the one before it is padding, and nothing is written for it; likewise a sample whose slot is −1, which is
+//     there to fill the batch. Other slots of one call are distinct.
+//   cached_attention(q[B, S, H, E], k[N, T, K, E], v[N, T, K, U], positions[B, S], slots[B][, sinks[H]]
+//       [, biases[H, 2M + 1]]) → o[B, S, H, U]
+//     As attention (attention.cpp) under a causal mask, with its attributes but dropout, of the query of token s and the
+//     keys at the positions up to its own (within the attribute window > 0, which a cache that forgets needs): the key of
+//     position j is in row j mod T, so that a cache that forgets has at least window + S − 1 rows. Of a sample whose slot
+//     is −1, o = 0. Scores and sums in fp32 or wider.
+//   take_tokens(x[B, S, D…], index[B, R] int32) → y[B, R, D…]
+//     y_br = x_b,index_br: the tokens whose logits are wanted.
+//
+// The cache is a state (graph/state.h), moved in place, and split with its heads; samples are whole on each rank.
+// No gradients.
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+absl::Status CheckPlaces(TypeSpan inputs, std::size_t positions, std::string_view op) {
+  const Shape& x = inputs[0].shape;
+  const Shape& of_tokens = inputs[positions].shape;
+  const Shape& of_samples = inputs[positions + 1].shape;
+  if (x.rank() == 4 && of_tokens == Shape{x[0], x[1]} && of_samples == Shape{x[0]}) return absl::OkStatus();
+  return Internal("{} of {} at positions {} of slots {}", op, x.ToString(), of_tokens.ToString(),
+                  of_samples.ToString());
+}
+
+Types InferUpdate(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "cache_update"));
+  RETURN_IF_ERROR(CheckPlaces(inputs, 2, "cache_update"));
+  const Shape& x = inputs[0].shape;
+  const Shape& cache = inputs[1].shape;
+  if (cache.rank() != 4 || cache[2] != x[2] || cache[3] != x[3] || inputs[1].dtype != inputs[0].dtype)
+    return Internal("a cache {} of {}", cache.ToString(), x.ToString());
+  return std::vector<TensorType>{inputs[1]};
+}
+
+Work UpdateWork(TypeSpan inputs, TypeSpan, const Attributes&) { return {.bytes = 2 * Bytes(inputs[0])}; }
+
+std::vector<Signature> UpdateSignatures(TypeSpan, const Attributes&, const AxisRule&) {
+  const Placement r = Placement::R();
+  const Placement heads = Placement::S(2);
+  return {{{heads, heads, r, r}, {heads}}, {{r, r, r, r}, {r}}};
+}
+
+constexpr std::size_t kPositions = 3;  // of cached_attention
+
+Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 5, 7, "cached_attention"));
+  RETURN_IF_ERROR(CheckPlaces(inputs, kPositions, "cached_attention"));
+  const Shape& q = inputs[0].shape;
+  const Shape& k = inputs[1].shape;
+  const Shape& v = inputs[2].shape;
+  if (k.rank() != 4 || v.rank() != 4 || k[3] != q[3] || q[2] % k[2] != 0 || v[0] != k[0] || v[1] != k[1] ||
+      v[2] != k[2])
+    return Internal("cached_attention of q {} with k {} and v {}", q.ToString(), k.ToString(), v.ToString());
+  std::size_t expected = kPositions + 2;
+  const bool has_sinks = inputs.size() > expected && inputs[expected].shape.rank() == 1;
+  if (has_sinks && inputs[expected++].shape != Shape{q[2]})
+    return Internal("{} sinks for {} heads", inputs[expected - 1].shape.ToString(), q[2]);
+  const std::int64_t most = attributes.Int("distance", 0);
+  if (most > 0 && (inputs.size() <= expected || inputs[expected++].shape != Shape{q[2], 2 * most + 1}))
+    return Internal("cached_attention without biases of {} heads and distances up to {}", q[2], most);
+  if (inputs.size() != expected)
+    return Internal("cached_attention of {} inputs, not {}", inputs.size(), expected);
+  TensorType o = Leading(inputs[0], 3, inputs[0].dtype);
+  o.Append(inputs[2], 3);
+  return std::vector<TensorType>{o};
+}
+
+// Where the caches are full: what they hold of the samples' slots is read once.
+Work CachedAttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  const Shape& q = inputs[0].shape;
+  const Shape& k = inputs[1].shape;
+  const double samples = static_cast<double>(q[0]) / static_cast<double>(k[0]);
+  const double width = static_cast<double>(q[3] + inputs[2].shape[3]);
+  const double pairs = static_cast<double>(q.elements(0, 3)) * static_cast<double>(k[1]);
+  return {.flops = 2 * width * pairs,
+          .bytes = samples * (Bytes(inputs[1]) + Bytes(inputs[2])) + Bytes(inputs[0]) + Bytes(outputs),
+          .product_flops = 2 * width * pairs,
+          .queries = static_cast<double>(q.elements(0, 3)),
+          .head = static_cast<double>(q[3])};
+}
+
+std::vector<Signature> AttentionSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+  const Placement r = Placement::R();
+  const Placement heads = Placement::S(2);
+  std::vector<Signature> signatures = {{{heads, heads, heads, r, r}, {heads}},
+                                       {{r, r, r, r, r}, {r}, rule.parameters.Has(Dim::kHead)}};
+  const std::size_t weights = inputs.size() - kPositions - 2;
+  const Placement split = rule.parameters.Has(Dim::kHead) ? Placement::S(0) : r;
+  signatures[0].inputs.insert(signatures[0].inputs.end(), weights, split);
+  signatures[1].inputs.insert(signatures[1].inputs.end(), weights, r);
+  return signatures;
+}
+
+Types InferTake(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "take_tokens"));
+  const Shape& x = inputs[0].shape;
+  const Shape& index = inputs[1].shape;
+  if (x.rank() < 2 || index.rank() != 2 || index[0] != x[0])
+    return Internal("take_tokens {} of {}", index.ToString(), x.ToString());
+  TensorType y = Leading(inputs[0], 1, inputs[0].dtype);
+  y.Append(inputs[1], 1);
+  for (int dim = 2; dim < x.rank(); ++dim) y.Append(inputs[0], dim);
+  return std::vector<TensorType>{y};
+}
+
+Work TakeWork(TypeSpan, TypeSpan outputs, const Attributes&) { return {.bytes = 2 * Bytes(outputs)}; }
+
+std::vector<Signature> TakeSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+  const Placement r = Placement::R();
+  std::vector<Signature> signatures = {{{r, r}, {r}}};
+  for (int dim = 2; dim < inputs[0].shape.rank(); ++dim)
+    signatures.push_back({{Placement::S(dim), r}, {Placement::S(dim)}});
+  return signatures;
+}
+
+}  // namespace
+
+const OpDef kCacheUpdate{.name = "cache_update",
+                         .infer = InferUpdate,
+                         .work = UpdateWork,
+                         .signatures = UpdateSignatures,
+                         .in_place_input = 1};
+const OpDef kCachedAttention{.name = "cached_attention",
+                             .infer = InferAttention,
+                             .family = Family::kAttention,
+                             .work = CachedAttentionWork,
+                             .signatures = AttentionSignatures};
+const OpDef kTakeTokens{
+    .name = "take_tokens", .infer = InferTake, .work = TakeWork, .signatures = TakeSignatures};
+
+}  // namespace engine::ops

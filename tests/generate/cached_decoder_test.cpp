@@ -1,0 +1,255 @@
+// Prompts and steps over caches give the logits of the whole sequence's forward pass, in every family and layout.
+#include "engine/generate/cached_decoder.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/model/load.h"
+#include "tests/data/temp_dir.h"
+#include "tests/plan/plans.h"
+#include "tests/train/text_testing.h"
+
+namespace engine::generate {
+namespace {
+
+using train::testing::CpuDevice;
+using train::testing::Loaded;
+
+constexpr std::uint64_t kSeed = 7;
+// Sums of float32 in another order; a wrong row, position or mask gives errors of the logits' own size.
+constexpr double kCacheTolerance = 3e-5;
+
+constexpr const char* kRest = R"(
+[data]
+source = "random"
+sequence_length = 96
+[optimizer]
+learning_rate = 1e-3
+[training]
+global_batch = 1
+micro_batch = 1
+iterations = 1
+)";
+
+recipe::Recipe OfText(const std::string& text, std::vector<std::string> sets = {}) {
+  return Loaded(model::LoadText(text + kRest, "test.toml", {.sets = std::move(sets), .root = {}}));
+}
+
+// A published family with few features.
+recipe::Recipe OfFamily(const std::string& model, const std::string& dims) {
+  const data::TempDir folder;
+  const std::string path = folder / "recipe.toml";
+  const std::string configs = std::filesystem::current_path() / "configs/models";
+  data::WriteFile(path, fmt::format("extends = \"{}/{}.toml\"\n[model]\ninit_std = 0.1\ndims = {{ {} }}\n{}", configs,
+                                    model, dims, kRest));
+  return Loaded(model::Load(path));
+}
+
+std::vector<std::int32_t> RandomTokens(std::int64_t count, std::int64_t vocab) {
+  std::vector<std::int32_t> tokens;
+  const PhiloxKey key = MakePhiloxKey(kSeed, "tokens");
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double uniform = UniformFromWord(PhiloxWord(key, static_cast<std::uint64_t>(i)));
+    tokens.push_back(static_cast<std::int32_t>(uniform * static_cast<double>(vocab)));
+  }
+  return tokens;
+}
+
+std::unique_ptr<state::Ranks> Started(const plan::Plan& plan, const state::Device& device) {
+  absl::StatusOr<std::unique_ptr<state::Ranks>> ranks = state::Ranks::Create(plan, device, 0);
+  REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
+  const absl::Status status = (*ranks)->Run([&](executor::RankExecutor& rank) {
+    return state::InitializeParameters(plan, kSeed, rank);
+  });
+  REQUIRE_MESSAGE(status.ok(), Message(status));
+  return *std::move(ranks);
+}
+
+// Those that follow each token, [tokens, vocabulary], of one pass over the whole sequence on one rank.
+std::vector<float> WholeLogits(recipe::Recipe recipe, const std::vector<std::int32_t>& tokens) {
+  recipe.parallelism = {};
+  const state::Device device = CpuDevice();
+  absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(
+      recipe, {.profile = device.profile, .training = false, .keep_logits = true});
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  const std::unique_ptr<state::Ranks> ranks = Started(*plan, device);
+  executor::RankExecutor& rank = *ranks->executors()[0];
+  const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
+                                          const backend::TensorView& host) -> absl::Status {
+    for (std::int64_t s = 0; s < host.shape.elements(); ++s) {
+      const std::int32_t token = s < std::ssize(tokens) ? tokens[static_cast<std::size_t>(s)] : 0;
+      host.as<std::int32_t>()[s] = input == model::kPositions ? static_cast<std::int32_t>(s) : token;
+    }
+    return absl::OkStatus();
+  };
+  REQUIRE(rank.Evaluate(feed).ok());
+  std::vector<float> logits;
+  const float* all = rank.Logits().as<float>();
+  for (std::size_t s = 0; s < tokens.size(); ++s) {
+    const float* row = all + static_cast<std::int64_t>(s) * plan->vocab_rows;
+    logits.insert(logits.end(), row, row + plan->vocab);
+  }
+  return logits;
+}
+
+struct Generating {
+  explicit Generating(const recipe::Recipe& recipe, std::int64_t slots = 3) {
+    shape = ShapeFor(slots, recipe.data.sequence_length);
+    absl::StatusOr<plan::Plan> compiled =
+        driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
+    REQUIRE_MESSAGE(compiled.ok(), Message(compiled.status()));
+    plan = *std::move(compiled);
+    ranks = Started(plan, device);
+    decoder = MakeCachedDecoder(plan, *ranks, shape);
+  }
+
+  state::Device device = CpuDevice();
+  driver::GenerationShape shape;
+  plan::Plan plan;
+  std::unique_ptr<state::Ranks> ranks;
+  std::unique_ptr<Decoder> decoder;
+};
+
+// Rows of […, vocabulary] from `first` on are those of the whole pass.
+void CheckRows(const std::vector<float>& rows, const std::vector<float>& whole, std::int64_t first,
+               std::int64_t vocab) {
+  double most = 0;
+  REQUIRE(rows.size() + static_cast<std::size_t>(first * vocab) <= whole.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const double expected = whole[static_cast<std::size_t>(first * vocab) + i];
+    most = std::max(most, std::abs(rows[i] - expected) / (1 + std::abs(expected)));
+  }
+  CHECK(most <= kCacheTolerance);
+}
+
+// A prompt, then token by token to the end of the context; in the second slot, another prompt of the same sequence's tokens
+// is in between, so that slots are told apart.
+void CheckCaches(const recipe::Recipe& recipe) {
+  const std::int64_t context = recipe.data.sequence_length;
+  const std::vector<std::int32_t> tokens = RandomTokens(context, recipe.model.vocab);
+  const std::vector<float> whole = WholeLogits(recipe, tokens);
+  Generating run(recipe);
+  const std::int64_t vocab = run.decoder->vocabulary();
+  const std::span<const std::int32_t> all(tokens);
+  std::vector<float> logits;
+  const std::int64_t prompt = 11;
+  REQUIRE(run.decoder->Prefill(2, all.first(prompt), prompt, &logits).ok());
+  CheckRows(logits, whole, 0, vocab);
+  REQUIRE(run.decoder->Prefill(0, all.first(30), 1, &logits).ok());
+  CheckRows(logits, whole, 29, vocab);
+  for (std::int64_t s = prompt; s < context; ++s) {
+    std::vector<Decoder::Next> next = {{2, tokens[static_cast<std::size_t>(s)]}};
+    const bool both = s % 2 == 0 && 30 + (s - prompt) / 2 < context;
+    const std::int64_t other = 30 + (s - prompt) / 2;
+    if (both) next.insert(next.begin(), {0, tokens[static_cast<std::size_t>(other)]});
+    REQUIRE(run.decoder->Step(next, &logits).ok());
+    REQUIRE(std::ssize(logits) == std::ssize(next) * vocab);
+    const auto last = logits.end() - vocab;
+    CheckRows({last, logits.end()}, whole, s, vocab);
+    if (both) CheckRows({logits.begin(), last}, whole, other, vocab);
+  }
+}
+
+TEST_CASE("cached decoder: learned positions and rotary embedding, tp and pp") {
+  for (const bool llama : {false, true}) {
+    for (const char* sets : {"", "parallelism.tp=2", "parallelism.pp=2", "parallelism.tp=4 parallelism.pp=2"}) {
+      CAPTURE(llama);
+      CAPTURE(std::string(sets));
+      std::vector<std::string> all = {"training.global_batch=1", "data.sequence_length=40"};
+      std::string text = sets;
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = std::min(text.find(' ', at), text.size());
+        all.push_back(text.substr(at, end - at));
+        at = end + 1;
+      }
+      CheckCaches(plan::TinyRecipe(llama, all));
+    }
+  }
+}
+
+TEST_CASE("cached decoder: published families") {
+  const std::vector<std::pair<std::string, std::string>> families = {
+      {"gemma2-2b", "D = 32, L = 4, H = 4, K = 2, E = 8, F = 48, V = 300, Q = 8"},
+      {"gemma3-1b", "D = 32, L = 6, H = 4, K = 1, E = 8, F = 48, V = 300"},
+      {"deepseek-v2-lite",
+       "D = 32, L = 3, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300"},
+      {"mixtral-8x7b", "D = 32, L = 2, H = 4, K = 2, E = 8, F = 32, X = 8, V = 300"},
+      {"qwen3-30b-a3b", "D = 32, L = 2, H = 4, K = 2, E = 8, F = 16, X = 16, V = 300"},
+      {"olmo2-7b", "D = 32, L = 2, H = 4, K = 4, E = 8, F = 48, V = 300"},
+      {"falcon-7b", "D = 32, L = 2, H = 4, K = 1, E = 8, F = 48, V = 300"},
+      {"pythia-70m", "D = 32, L = 2, H = 4, E = 8, F = 48, V = 300"},
+      {"opt-125m", "D = 32, L = 2, H = 4, E = 8, F = 48, V = 300"},
+  };
+  for (const auto& [model, dims] : families) {
+    CAPTURE(model);
+    CheckCaches(OfFamily(model, dims));
+  }
+}
+
+constexpr const char* kWindows = R"(
+[model]
+dims = { D = 32, L = 3, H = 4, K = 2, E = 8, F = 48, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+rotary.rope = { dim = "E", base = 1e4 }
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["mine"], cycle = { window = [5, 0, 64] } },
+  { do = "layer_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"], weight = "embedding.tokens" },
+  { do = "softcap", as = "capped", cap = 30.0 },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.mine]
+steps = [
+  { do = "layer_norm", as = "norm", of = "x" },
+  { do = "linear", as = "qkv", of = "norm", out = ["K", "H/K+2", "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"] },
+  { do = "rotary", of = ["q", "k"], to = ["q", "k"], table = "rope" },
+  { do = "relative_bias", as = "bias", heads = "H", buckets = 8, max_distance = 20 },
+  { do = "attention", as = "core", of = ["q", "k", "v"], window = "$window", softcap = 5.0, sinks = true, alibi = true, bias = "bias" },
+  { do = "linear", as = "proj", out = ["D"] },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+)";
+
+TEST_CASE("cached decoder: windows that forget, caps, sinks, linear biases and those of distances, far past the window") {
+  CheckCaches(OfText(kWindows, {"data.sequence_length=300"}));
+  CheckCaches(OfText(kWindows, {"data.sequence_length=150", "parallelism.tp=2"}));
+}
+
+TEST_CASE("cached decoder: caches of windows have as many rows as the window, in the plan's bytes") {
+  const recipe::Recipe recipe = OfText(kWindows, {"data.sequence_length=300"});
+  const Generating run(recipe, 2);
+  std::vector<std::int64_t> rows;
+  std::int64_t bytes = 0;
+  for (const plan::State& state : run.plan.stages[0].states) {
+    rows.push_back(run.plan.values[static_cast<std::size_t>(state.buffer.value)].shape[1]);
+    bytes += state.buffer.bytes();
+  }
+  CHECK(rows == std::vector<std::int64_t>{64, 64, 300, 300, 64, 64});
+  CHECK(bytes == 2 * (64 + 300 + 64) * 2 * 2 * 8 * 4);  // slots, rows, keys and values, heads, features, f32
+  CHECK(run.plan.stages[0].memory.activations >= bytes);
+}
+
+TEST_CASE("cached decoder: what a model must have, one error each") {
+  const auto error_of = [](const recipe::Recipe& recipe) {
+    const auto plan = driver::CompileGeneration(recipe, {.profile = CpuDevice().profile},
+                                                ShapeFor(1, recipe.data.sequence_length));
+    REQUIRE(!plan.ok());
+    return Message(plan.status());
+  };
+  CHECK(error_of(plan::TinyRecipe(true, {"parallelism.dp=2"})) ==
+        "generation runs on a layout of tp and pp alone, and dp = 2, cp = 1, ep = 1 are not 1");
+  recipe::Recipe longer = plan::TinyRecipe(false, {"training.global_batch=1"});
+  longer.data.sequence_length = 128;
+  CHECK(error_of(longer).ends_with("has 64 positions, fewer than the 128 of a sequence"));
+}
+
+}  // namespace
+}  // namespace engine::generate
