@@ -6,6 +6,7 @@
 #include "engine/base/status.h"
 #include "engine/model/build.h"
 #include "engine/model/generation.h"
+#include "engine/state/weights.h"
 
 namespace engine::generate {
 namespace {
@@ -145,18 +146,16 @@ class CachedDecoder : public Decoder {
                         std::int64_t count, std::vector<float>* logits) {
     const TensorView view = rank.Logits(form);
     const std::int64_t width = view.shape[view.shape.rank() - 1];
-    const std::int64_t bytes = width * engine::SizeOf(view.dtype);
-    std::vector<std::byte> host(static_cast<std::size_t>(count * bytes));
-    RETURN_IF_ERROR(rank.backend().Download(
-        host.data(), static_cast<const std::byte*>(view.data) + first * bytes, count * bytes));
-    ENGINE_CHECK(view.dtype == DType::kF32, "logits of {}", Name(view.dtype));
-    const auto* values = reinterpret_cast<const float*>(host.data());
+    const std::int64_t offset = first * width * engine::SizeOf(view.dtype);
+    std::vector<float> values(static_cast<std::size_t>(count * width));
+    RETURN_IF_ERROR(state::DownloadFloats(static_cast<const std::byte*>(view.data) + offset, view.dtype,
+                                          rank.backend(), values));
     for (std::int64_t r = 0; r < count; ++r) {
       std::int64_t at = r * width;
       for (const Interval& piece : view.extent.dims[view.shape.rank() - 1]) {
         const std::int64_t known = std::min(piece.length, plan_.vocab - piece.start);  // no padding
         for (std::int64_t i = 0; i < known; ++i)
-          (*logits)[static_cast<std::size_t>(r * plan_.vocab + piece.start + i)] = values[at + i];
+          (*logits)[static_cast<std::size_t>(r * plan_.vocab + piece.start + i)] = values[static_cast<std::size_t>(at + i)];
         at += piece.length;
       }
     }

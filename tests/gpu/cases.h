@@ -90,6 +90,7 @@ GpuCases AttentionCases();
 GpuCases OwnAttentionCases();
 GpuCases FilledAttentionCases();  // likewise, of other sizes of heads, and documents
 GpuCases LatentAttentionCases();
+GpuCases CacheCases();
 GpuCases LossCases();
 GpuCases FusedCases();
 GpuCases ExpertCases();

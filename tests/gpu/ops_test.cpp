@@ -290,6 +290,7 @@ TEST_CASE("gpu op: attention") { RunAll(AttentionCases()); }
 TEST_CASE("gpu op: own attention") { RunAll(OwnAttentionCases()); }
 TEST_CASE("gpu op: own attention of other heads") { RunAll(FilledAttentionCases()); }
 TEST_CASE("gpu op: latent attention") { RunAll(LatentAttentionCases()); }
+TEST_CASE("gpu op: caches") { RunAll(CacheCases()); }
 TEST_CASE("gpu op: cross entropy") { RunAll(LossCases()); }
 TEST_CASE("gpu op: experts") { RunAll(ExpertCases()); }
 TEST_CASE("gpu op: experts in passes") { RunAll(ExpertPassCases()); }
@@ -317,7 +318,7 @@ TEST_CASE("gpu op: fused") {
 TEST_CASE("gpu op: every op has a kernel and a case") {
   std::set<std::string> covered;
   for (const GpuCases& cases :
-       {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(), LossCases(),
+       {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(), CacheCases(), LossCases(),
         FusedCases(), ExpertCases(), ExpertPassCases(), OtherCases()}) {
     for (const GpuCase& test : cases) covered.insert(std::string(test.base.op->name));
   }

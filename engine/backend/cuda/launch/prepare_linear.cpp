@@ -8,6 +8,7 @@
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/cross_entropy.h"
 #include "engine/backend/cuda/kernels/elementwise.h"
+#include "engine/backend/cuda/kernels/few_rows.h"
 #include "engine/backend/cuda/kernels/narrow_product.h"
 #include "engine/backend/cuda/launch/head.h"
 #include "engine/backend/cuda/launch/loss_terms.h"
@@ -79,6 +80,29 @@ absl::StatusOr<Enqueue> PrepareProduct(Device& device, const LaunchArgs& args, c
   });
 }
 
+// y[m, n] of the spec, of x · wᵀ.
+FewRows FewRowsOf(const GemmSpec& spec, const TensorView& x, const TensorView& w, const TensorView& y) {
+  return {.dtype = x.dtype,
+          .made = y.dtype,
+          .rows = spec.m,
+          .columns = spec.n,
+          .terms = spec.k,
+          .x = x.data,
+          .w = w.data,
+          .y = y.data};
+}
+
+bool IsFewRows(const GemmSpec& spec, const TensorView& x, const TensorView& y) {
+  return cuda::IsFewRows(x.dtype, y.dtype, spec.m, spec.k);
+}
+
+Enqueue EnqueueFewRows(const FewRows& product) {
+  return [product](cudaStream_t stream, const KernelContext&) -> absl::Status {
+    LaunchFewRows(product, stream);
+    return ToStatus(cudaGetLastError(), "a product of few rows");
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<Enqueue> PrepareLinear(Device& device, const LaunchArgs& args) {
@@ -88,8 +112,14 @@ absl::StatusOr<Enqueue> PrepareLinear(Device& device, const LaunchArgs& args) {
   GemmSpec spec = ForwardSpec(SizesOf(w.shape, x.shape.elements(), args.instruction->attributes()));
   RETURN_IF_ERROR(InOp(args, SetTypes(x, w, y, &spec)));
   GemmOperands operands = {.a = x.data, .b = w.data, .d = y.data};
-  if (args.inputs.size() == 3) {
-    RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
+  const bool has_bias = args.inputs.size() == 3;
+  if (has_bias) RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
+  if (IsFewRows(spec, x, y) && (!has_bias || y.dtype == x.dtype)) {
+    FewRows product = FewRowsOf(spec, x, w, y);
+    if (has_bias) product.bias = args.inputs[2].data;
+    return EnqueueFewRows(product);
+  }
+  if (has_bias) {
     spec.epilogue = GemmEpilogue::kBias;
     operands.bias = args.inputs[2].data;
   }
@@ -106,6 +136,12 @@ absl::StatusOr<Enqueue> PrepareLinearGelu(Device& device, const LaunchArgs& args
   RETURN_IF_ERROR(InOp(args, ExpectTanhGelu(args, y, spec.n)));
   RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
   RETURN_IF_ERROR(InOp(args, ExpectDType(pre, y.dtype, "the saved input of gelu")));
+  if (IsFewRows(spec, x, y)) {
+    FewRows product = FewRowsOf(spec, x, w, y);
+    product.bias = args.inputs[2].data;
+    product.before_gelu = pre.data;
+    return EnqueueFewRows(product);
+  }
   spec.epilogue = GemmEpilogue::kGeluAuxBias;
   return PrepareProduct(
       device, args, spec,
@@ -159,6 +195,11 @@ absl::StatusOr<Enqueue> PrepareAddedProduct(Device& device, const LaunchArgs& ar
       LaunchNarrowProduct(narrow, stream);
       return ToStatus(cudaGetLastError(), "a narrow product");
     });
+  }
+  if (spec.transpose_b && IsFewRows(spec, a, y)) {
+    FewRows product = FewRowsOf(spec, a, w, y);
+    product.c = c.data;
+    return EnqueueFewRows(product);
   }
   spec.accumulate = true;
   ASSIGN_OR_RETURN(Enqueue product,

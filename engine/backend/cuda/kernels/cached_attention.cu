@@ -1,0 +1,556 @@
+// Attention of single queries over caches: memory sets its time, so that keys and values are read once for all query heads
+// that share them. A block has the heads of one group (16 at a time, the rows of the tensor cores' tiles) and a chunk of
+// keys; its four warps take tiles of 16 keys in turns, each with a pipeline of its own, and add up at the end
+// (FlashAttention-2's order, Dao, arXiv:2307.08691; chunks as in Flash-Decoding). Where there are several chunks, another
+// kernel adds these up in their order.
+#include "engine/backend/cuda/kernels/cached_attention.h"
+
+#include <algorithm>
+
+#include "engine/backend/cuda/kernels/vector.cuh"
+#include "engine/graph/alibi.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kTileKeys = 16;
+constexpr int kTileHeads = 16;
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr float kNone = -3.0e38F;  // the largest score of no key
+
+// Where a query's keys are: of positions [first, end), of one sample.
+struct Seen {
+  std::int64_t first, end;
+};
+__device__ __forceinline__ Seen SeenBy(const CachedAttention& p, std::int64_t position) {
+  const std::int64_t first = p.window > 0 ? max(std::int64_t{0}, position - p.window + 1) : 0;
+  return {first, position + 1};
+}
+
+// The score that softmax sees, in units of log 2, of a scaled product.
+template <typename T>
+__device__ __forceinline__ float Bent(const CachedAttention& p, float score, float slope, std::int64_t head,
+                                      std::int64_t distance) {
+  if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
+  if (p.biases != nullptr) {
+    const std::int64_t at = max(-p.distance, min(distance, p.distance)) + p.distance;
+    score += ToFloat(static_cast<const T*>(p.biases)[head * (2 * p.distance + 1) + at]);
+  }
+  return (score + slope * static_cast<float>(distance)) * kLog2E;
+}
+
+__device__ __forceinline__ float SlopeOf(const CachedAttention& p, std::int64_t head) {
+  return p.alibi ? exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + head, p.all_heads))) : 0.0F;
+}
+
+__device__ __forceinline__ void MultiplyTile(__nv_bfloat16, float (&d)[4], const std::uint32_t (&a)[4],
+                                             std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void MultiplyTile(__half, float (&d)[4], const std::uint32_t (&a)[4],
+                                             std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <bool kTransposed>
+__device__ __forceinline__ void LoadMatrices(std::uint32_t (&r)[4], const void* row) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+  }
+}
+
+// 16 bytes, or zeros.
+__device__ __forceinline__ void CopyAsync(void* to, const void* from, bool there) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// Shared memory of a block. Rows have 16 bytes more than their elements, so that matrices are read without conflicts.
+template <int kWidth, int kValueWidth>
+struct Layout {
+  static constexpr int kStages = kWidth + kValueWidth > 256 ? 2 : 3;
+  static constexpr int kKeyRow = kWidth + 8;
+  static constexpr int kValueRow = kValueWidth + 8;
+  static constexpr int kStage = kTileKeys * (kKeyRow + kValueRow);  // elements of a warp's
+  static constexpr int kQueries = kTileHeads * kKeyRow;
+  static constexpr int kPipeline = 2 * (kQueries + kWarps * kStages * kStage);            // bytes
+  static constexpr int kSums = 4 * kWarps * kTileHeads * (kValueWidth + 2);               // bytes, at the end
+  static constexpr int kBytes = kPipeline > kSums ? kPipeline : kSums;
+};
+
+// A warp's running softmax of 16 heads: of rows lane / 4 and that + 8.
+template <int kValueWidth>
+struct RunningTile {
+  float top[2] = {kNone, kNone};
+  float sum[2] = {0, 0};
+  float o[kValueWidth / 8][4] = {};
+};
+
+template <typename T, int kWidth, int kValueWidth>
+struct Warp {
+  using L = Layout<kWidth, kValueWidth>;
+
+  const CachedAttention& p;
+  T* queries;
+  T* stages;  // of this warp
+  const T* keys;    // of the slot and kv head
+  const T* values;  // likewise
+  std::int64_t key_stride, value_stride;
+  std::int64_t position;
+  std::int64_t first, end;  // positions of the chunk's keys
+  int lane;
+
+  __device__ __forceinline__ void Fetch(std::int64_t tile, int stage) const {
+    T* const k = stages + stage * L::kStage;
+    T* const v = k + kTileKeys * L::kKeyRow;
+    const std::int64_t start = first + tile * kTileKeys;
+    constexpr int kKeyUnits = kWidth / 8;
+    constexpr int kValueUnits = kValueWidth / 8;
+    for (int i = lane; i < kTileKeys * kKeyUnits; i += kWarp) {
+      const int row = i / kKeyUnits;
+      const int unit = i % kKeyUnits;
+      const std::int64_t j = start + row;
+      const bool there = j < end;
+      const std::int64_t at = there ? j % p.rows : 0;
+      CopyAsync(k + row * L::kKeyRow + unit * 8, keys + at * key_stride + unit * 8, there);
+    }
+    for (int i = lane; i < kTileKeys * kValueUnits; i += kWarp) {
+      const int row = i / kValueUnits;
+      const int unit = i % kValueUnits;
+      const std::int64_t j = start + row;
+      const bool there = j < end;
+      const std::int64_t at = there ? j % p.rows : 0;
+      CopyAsync(v + row * L::kValueRow + unit * 8, values + at * value_stride + unit * 8, there);
+    }
+  }
+
+  __device__ __forceinline__ void Scores(const T* k, float (&s)[2][4]) const {
+    const T* const q_row = queries + (lane % 16) * L::kKeyRow + (lane / 16) * 8;
+    const T* const k_row = k + (lane % 8 + lane / 16 * 8) * L::kKeyRow + (lane / 8 % 2) * 8;
+#pragma unroll
+    for (int e = 0; e < kWidth; e += 16) {
+      std::uint32_t a[4];
+      std::uint32_t b[4];
+      LoadMatrices<false>(a, q_row + e);
+      LoadMatrices<false>(b, k_row + e);
+      MultiplyTile(T(), s[0], a, b[0], b[1]);
+      MultiplyTile(T(), s[1], a, b[2], b[3]);
+    }
+  }
+
+  // `head`: of row lane / 4, and slopes of both rows.
+  __device__ __forceinline__ void Take(std::int64_t tile, int stage, std::int64_t head, int heads,
+                                       const float (&slope)[2], RunningTile<kValueWidth>* running) const {
+    const T* const k = stages + stage * L::kStage;
+    const T* const v = k + kTileKeys * L::kKeyRow;
+    float s[2][4] = {};
+    Scores(k, s);
+    const std::int64_t start = first + tile * kTileKeys;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4 + 8 * half;
+      float top = running->top[half];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const std::int64_t j = start + 8 * n + lane % 4 * 2 + i;
+          float& score = s[n][2 * half + i];
+          score = j < end && row < heads
+                      ? Bent<T>(p, score * p.scale, slope[half], head + 8 * half, j - position)
+                      : kNone;
+          top = fmaxf(top, score);
+        }
+      }
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      const float shrink = exp2f(running->top[half] - top);
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& score = s[n][2 * half + i];
+          score = score > kNone ? exp2f(score - top) : 0.0F;
+          sum += score;
+        }
+      }
+      running->sum[half] = running->sum[half] * shrink + sum;
+      running->top[half] = top;
+#pragma unroll
+      for (int e = 0; e < kValueWidth / 8; ++e) {
+        running->o[e][2 * half] *= shrink;
+        running->o[e][2 * half + 1] *= shrink;
+      }
+    }
+    const std::uint32_t a[4] = {PairFromFloat(T(), s[0][0], s[0][1]), PairFromFloat(T(), s[0][2], s[0][3]),
+                                PairFromFloat(T(), s[1][0], s[1][1]), PairFromFloat(T(), s[1][2], s[1][3])};
+    const T* const v_row = v + (lane % 16) * L::kValueRow + (lane / 16) * 8;
+#pragma unroll
+    for (int e = 0; e < kValueWidth; e += 16) {
+      std::uint32_t b[4];
+      LoadMatrices<true>(b, v_row + e);
+      MultiplyTile(T(), running->o[e / 8], a, b[0], b[1]);
+      MultiplyTile(T(), running->o[e / 8 + 1], a, b[2], b[3]);
+    }
+  }
+};
+
+// grid: chunks, kv heads × tiles of 16 query heads, samples × tokens.
+template <typename T, int kWidth, int kValueWidth>
+__global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int chunks) {
+  using L = Layout<kWidth, kValueWidth>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t token = blockIdx.z;
+  const std::int64_t sample = token / p.tokens;
+  const std::int64_t group = p.heads / p.kv_heads;
+  const int tiles = static_cast<int>((group + kTileHeads - 1) / kTileHeads);
+  const std::int64_t kv = blockIdx.y / tiles;
+  const std::int64_t in_group = blockIdx.y % tiles * kTileHeads;
+  const std::int64_t head = kv * group + in_group;  // the tile's first
+  const int heads = static_cast<int>(min(std::int64_t{kTileHeads}, group - in_group));
+  const std::int64_t slot = p.slots[sample];
+  const std::int64_t position = p.positions[token];
+  const Seen seen = SeenBy(p, position);
+  const std::int64_t first = seen.first + static_cast<std::int64_t>(blockIdx.x) * p.chunk;
+  const bool idle = slot < 0 || first >= seen.end;
+  if (idle && chunks > 1) return;  // the sum leaves it out
+
+  auto* const queries = reinterpret_cast<T*>(shared);
+  const T* const q = static_cast<const T*>(p.q) + (token * p.heads + head) * kWidth;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileHeads * kWidth / 8; i += kThreads) {
+    const int row = i / (kWidth / 8);
+    const int unit = i % (kWidth / 8);
+    CopyAsync(queries + row * L::kKeyRow + unit * 8, q + (row < heads ? row : 0) * kWidth + unit * 8,
+              row < heads);
+  }
+  const std::int64_t row = p.rows * p.kv_heads;  // of a slot, in heads
+  const std::int64_t at = idle ? 0 : slot;
+  const Warp<T, kWidth, kValueWidth> of = {
+      p,
+      queries,
+      queries + L::kQueries + warp * L::kStages * L::kStage,
+      static_cast<const T*>(p.k) + (at * row + kv) * kWidth,
+      static_cast<const T*>(p.v) + (at * row + kv) * kValueWidth,
+      p.kv_heads * kWidth,
+      p.kv_heads * kValueWidth,
+      position,
+      first,
+      idle ? first : min(seen.end, first + p.chunk),
+      lane};
+  const std::int64_t count = (of.end - of.first + kTileKeys - 1) / kTileKeys;
+  RunningTile<kValueWidth> running;
+  float slope[2];
+  const std::int64_t row_head = head + lane / 4;
+  slope[0] = SlopeOf(p, row_head);
+  slope[1] = SlopeOf(p, row_head + 8);
+  // Tile t of this warp is the chunk's tile warp + 4·t.
+  const std::int64_t mine = count > warp ? (count - warp + kWarps - 1) / kWarps : 0;
+#pragma unroll
+  for (int stage = 0; stage < L::kStages - 1; ++stage) {
+    if (stage < mine) of.Fetch(warp + std::int64_t{kWarps} * stage, stage);
+    CommitCopies();
+  }
+  for (std::int64_t t = 0; t < mine; ++t) {
+    const std::int64_t next = t + L::kStages - 1;
+    if (next < mine) of.Fetch(warp + kWarps * next, static_cast<int>(next % L::kStages));
+    CommitCopies();
+    WaitForCopies<L::kStages - 1>();
+    if (t == 0) {
+      __syncthreads();  // queries, which all warps have copied
+    } else {
+      __syncwarp();
+    }
+    of.Take(warp + kWarps * t, static_cast<int>(t % L::kStages), row_head, heads, slope, &running);
+    __syncwarp();
+  }
+  if (mine == 0) {
+    WaitForCopies<0>();
+    __syncthreads();
+  }
+  // What the warps have, added up in their order.
+  __syncthreads();
+  auto* const sums = reinterpret_cast<float*>(shared);  // [warp, head, U + 2]
+  constexpr int kRow = kValueWidth + 2;
+  const float* const all = sums;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = running.sum[half];
+    sum += __shfl_xor_sync(kAllLanes, sum, 1);
+    sum += __shfl_xor_sync(kAllLanes, sum, 2);
+    float* const to = sums + (warp * kTileHeads + lane / 4 + 8 * half) * kRow;
+#pragma unroll
+    for (int e = 0; e < kValueWidth / 8; ++e) {
+      to[8 * e + lane % 4 * 2] = running.o[e][2 * half];
+      to[8 * e + lane % 4 * 2 + 1] = running.o[e][2 * half + 1];
+    }
+    if (lane % 4 == 0) {
+      to[kValueWidth] = running.top[half];
+      to[kValueWidth + 1] = sum;
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < heads * kValueWidth; i += kThreads) {
+    const int h = i / kValueWidth;
+    const int e = i % kValueWidth;
+    float top = kNone;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, all[(w * kTileHeads + h) * kRow + kValueWidth]);
+    float sum = 0;
+    float value = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float* const from = all + (w * kTileHeads + h) * kRow;
+      const float share = exp2f(from[kValueWidth] - top);
+      sum += share * from[kValueWidth + 1];
+      value += share * from[e];
+    }
+    if (chunks > 1) {
+      float* const to = p.scratch + (((token * p.heads + head + h) * chunks) + blockIdx.x) * kRow;
+      to[e] = value;
+      if (e == 0) {
+        to[kValueWidth] = top;
+        to[kValueWidth + 1] = sum;
+      }
+      continue;
+    }
+    if (p.sinks != nullptr && !idle) {
+      const float sink = ToFloat(static_cast<const T*>(p.sinks)[head + h]) * kLog2E;
+      const float higher = fmaxf(top, sink);
+      const float shrink = exp2f(top - higher);
+      sum = sum * shrink + exp2f(sink - higher);
+      value *= shrink;
+    }
+    static_cast<T*>(p.o)[(token * p.heads + head + h) * kValueWidth + e] =
+        FromFloat<T>(sum > 0 ? value / sum : 0.0F);
+  }
+}
+
+// A block a query and head: the chunks' sums in their order.
+template <typename T>
+__global__ void AddChunks(CachedAttention p, int chunks) {
+  const std::int64_t row = blockIdx.x;  // token · heads + head
+  const std::int64_t token = row / p.heads;
+  const std::int64_t head = row % p.heads;
+  const int width = static_cast<int>(p.value_width);
+  const Seen seen = SeenBy(p, p.positions[token]);
+  const bool idle = p.slots[token / p.tokens] < 0;
+  const int filled = idle ? 0 : static_cast<int>((seen.end - seen.first + p.chunk - 1) / p.chunk);
+  const float* const all = p.scratch + row * chunks * (width + 2);
+  float top = kNone;
+  for (int c = 0; c < filled; ++c) top = fmaxf(top, all[c * (width + 2) + width]);
+  float sink = kNone;
+  if (p.sinks != nullptr) sink = ToFloat(static_cast<const T*>(p.sinks)[head]) * kLog2E;
+  top = fmaxf(top, sink);
+  for (int e = static_cast<int>(threadIdx.x); e < width; e += static_cast<int>(blockDim.x)) {
+    float sum = p.sinks != nullptr ? exp2f(sink - top) : 0.0F;
+    float value = 0;
+    for (int c = 0; c < filled; ++c) {
+      const float* const from = all + c * (width + 2);
+      const float share = exp2f(from[width] - top);
+      sum += share * from[width + 1];
+      value += share * from[e];
+    }
+    static_cast<T*>(p.o)[row * width + e] = FromFloat<T>(filled > 0 && sum > 0 ? value / sum : 0.0F);
+  }
+}
+
+// Heads of other sizes, and float32: a block a query and head, whose warps take keys in turns.
+constexpr int kMostOfLane = 16;  // values of a head that a lane has
+template <typename T>
+__global__ void __launch_bounds__(kThreads) AttendKeys(CachedAttention p) {
+  __shared__ float tops[kWarps], sums[kWarps];
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* const parts = reinterpret_cast<float*>(shared);  // [warp, U]
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t token = row / p.heads;
+  const std::int64_t head = row % p.heads;
+  const std::int64_t kv = head / (p.heads / p.kv_heads);
+  const std::int64_t slot = p.slots[token / p.tokens];
+  const std::int64_t position = p.positions[token];
+  const Seen seen = SeenBy(p, position);
+  const T* const q = static_cast<const T*>(p.q) + row * p.width;
+  const std::int64_t base = (max(slot, std::int64_t{0}) * p.rows) * p.kv_heads + kv;
+  const T* const keys = static_cast<const T*>(p.k) + base * p.width;
+  const T* const values = static_cast<const T*>(p.v) + base * p.value_width;
+  const float slope = SlopeOf(p, head);
+  float top = kNone;
+  float sum = 0;
+  float o[kMostOfLane] = {};
+  for (std::int64_t j = seen.first + warp; slot >= 0 && j < seen.end; j += kWarps) {
+    const std::int64_t at = j % p.rows;
+    float dot = 0;
+    for (std::int64_t e = lane; e < p.width; e += kWarp)
+      dot += ToFloat(q[e]) * ToFloat(keys[at * p.kv_heads * p.width + e]);
+    for (int step = kWarp / 2; step > 0; step /= 2) dot += __shfl_xor_sync(kAllLanes, dot, step);
+    const float score = Bent<T>(p, dot * p.scale, slope, head, j - position);
+    const float higher = fmaxf(top, score);
+    const float shrink = exp2f(top - higher);
+    const float share = exp2f(score - higher);
+    sum = sum * shrink + share;
+    top = higher;
+#pragma unroll
+    for (int i = 0; i < kMostOfLane; ++i) {
+      const std::int64_t e = lane + kWarp * i;
+      if (e < p.value_width) o[i] = o[i] * shrink + share * ToFloat(values[at * p.kv_heads * p.value_width + e]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kMostOfLane; ++i) {
+    const std::int64_t e = lane + kWarp * i;
+    if (e < p.value_width) parts[warp * p.value_width + e] = o[i];
+  }
+  if (lane == 0) {
+    tops[warp] = top;
+    sums[warp] = sum;
+  }
+  __syncthreads();
+  float all_top = kNone;
+  for (int w = 0; w < kWarps; ++w) all_top = fmaxf(all_top, tops[w]);
+  float sink = kNone;
+  if (p.sinks != nullptr) sink = ToFloat(static_cast<const T*>(p.sinks)[head]) * kLog2E;
+  all_top = fmaxf(all_top, sink);
+  for (std::int64_t e = threadIdx.x; e < p.value_width; e += kThreads) {
+    float all = p.sinks != nullptr ? exp2f(sink - all_top) : 0.0F;
+    float value = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      const float share = exp2f(tops[w] - all_top);
+      all += share * sums[w];
+      value += share * parts[w * p.value_width + e];
+    }
+    static_cast<T*>(p.o)[row * p.value_width + e] = FromFloat<T>(slot >= 0 && all > 0 ? value / all : 0.0F);
+  }
+}
+
+template <typename T, int kWidth, int kValueWidth>
+bool AttendBySize(const CachedAttention& p, cudaStream_t stream) {
+  if (p.width != kWidth || p.value_width != kValueWidth) return false;
+  constexpr int kBytes = Layout<kWidth, kValueWidth>::kBytes;
+  const auto kernel = AttendTiles<T, kWidth, kValueWidth>;
+  static const bool allowed [[maybe_unused]] =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes) == cudaSuccess;
+  const std::int64_t group = p.heads / p.kv_heads;
+  const int chunks = static_cast<int>((p.rows + p.chunk - 1) / p.chunk);
+  const dim3 grid(static_cast<unsigned>(chunks),
+                  static_cast<unsigned>(p.kv_heads * ((group + kTileHeads - 1) / kTileHeads)),
+                  static_cast<unsigned>(p.samples * p.tokens));
+  kernel<<<grid, kThreads, kBytes, stream>>>(p, chunks);
+  if (chunks == 1) return true;
+  AddChunks<T><<<static_cast<unsigned>(p.samples * p.tokens * p.heads), kThreads, 0, stream>>>(p, chunks);
+  return true;
+}
+
+template <typename T>
+bool AttendInTiles(const CachedAttention& p, cudaStream_t stream) {
+  return AttendBySize<T, 64, 64>(p, stream) || AttendBySize<T, 80, 80>(p, stream) ||
+         AttendBySize<T, 96, 96>(p, stream) || AttendBySize<T, 128, 128>(p, stream) ||
+         AttendBySize<T, 192, 128>(p, stream) || AttendBySize<T, 256, 256>(p, stream);
+}
+
+template <typename T>
+void AttendAny(const CachedAttention& p, cudaStream_t stream) {
+  const auto bytes = static_cast<std::size_t>(kWarps * p.value_width) * sizeof(float);
+  AttendKeys<T><<<static_cast<unsigned>(p.samples * p.tokens * p.heads), kThreads, bytes, stream>>>(p);
+}
+
+// A thread a unit of 16 or 2 bytes, or 4.
+template <typename Unit>
+__global__ void UpdateCache(CacheUpdate p, std::int64_t units) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= p.samples * p.tokens * units) return;
+  const std::int64_t token = i / units;
+  const std::int64_t sample = token / p.tokens;
+  const std::int64_t s = token % p.tokens;
+  const std::int64_t slot = p.slots[sample];
+  const std::int64_t position = p.positions[token];
+  if (slot < 0 || (s > 0 && p.positions[token - 1] == position)) return;
+  if (p.positions[sample * p.tokens + p.tokens - 1] - position >= p.rows) return;
+  static_cast<Unit*>(p.cache)[(slot * p.rows + position % p.rows) * units + i % units] =
+      static_cast<const Unit*>(p.x)[i];
+}
+
+template <typename Unit>
+__global__ void Take(TakeTokens p, std::int64_t units) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= p.samples * p.taken * units) return;
+  const std::int64_t row = i / units;
+  const std::int64_t token = row / p.taken * p.tokens + p.index[row];
+  static_cast<Unit*>(p.y)[i] = static_cast<const Unit*>(p.x)[token * units + i % units];
+}
+
+// Calls launch(Unit(), units of a row, blocks) with the widest unit that rows are made of.
+template <typename Launch>
+void InUnits(DType dtype, std::int64_t rows, std::int64_t width, const Launch& launch) {
+  constexpr int kUnitThreads = 256;
+  const std::int64_t bytes = width * SizeOf(dtype);
+  const auto run = [&](auto unit) {
+    const std::int64_t units = bytes / static_cast<std::int64_t>(sizeof(unit));
+    const std::int64_t blocks = (rows * units + kUnitThreads - 1) / kUnitThreads;
+    if (blocks > 0) launch(unit, units, static_cast<unsigned>(blocks), kUnitThreads);
+  };
+  if (bytes % 16 == 0) {
+    run(uint4());
+  } else if (bytes % 4 == 0) {
+    run(std::uint32_t());
+  } else {
+    run(std::uint16_t());
+  }
+}
+
+}  // namespace
+
+void LaunchCacheUpdate(const CacheUpdate& update, cudaStream_t stream) {
+  InUnits(update.dtype, update.samples * update.tokens, update.width,
+          [&](auto unit, std::int64_t units, unsigned blocks, int threads) {
+            UpdateCache<decltype(unit)><<<blocks, threads, 0, stream>>>(update, units);
+          });
+}
+
+void LaunchTakeTokens(const TakeTokens& take, cudaStream_t stream) {
+  InUnits(take.dtype, take.samples * take.taken, take.width,
+          [&](auto unit, std::int64_t units, unsigned blocks, int threads) {
+            Take<decltype(unit)><<<blocks, threads, 0, stream>>>(take, units);
+          });
+}
+
+void LaunchCachedAttention(const CachedAttention& attention, cudaStream_t stream) {
+  switch (attention.dtype) {
+    case DType::kBF16:
+      if (!AttendInTiles<__nv_bfloat16>(attention, stream)) AttendAny<__nv_bfloat16>(attention, stream);
+      break;
+    case DType::kF16:
+      if (!AttendInTiles<__half>(attention, stream)) AttendAny<__half>(attention, stream);
+      break;
+    default:
+      AttendAny<float>(attention, stream);
+  }
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,148 @@
+// A block makes 16 columns of y for all rows; its eight warps share the terms, 32 at a time in turns, and add up at the end.
+// Tensor cores multiply: w gives the 16 rows of their tiles, x the 8 columns. Which terms of 32 a tile's place stands for is
+// free where both operands agree, so that a thread reads eight terms of a row that lie one behind the other, 16 bytes, and
+// uses them in two tiles of 16 terms.
+#include "engine/backend/cuda/kernels/few_rows.h"
+
+#include "engine/backend/cuda/kernels/vector.cuh"
+
+namespace engine::backend::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kColumns = 16;
+constexpr int kStep = 32;   // terms
+constexpr int kAhead = 4;   // steps whose weights are on their way
+constexpr int kTileRows = 8;
+
+__device__ __forceinline__ void MultiplyTile(__nv_bfloat16, float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                             std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                             std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void MultiplyTile(__half, float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                             std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                             std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Eight terms of a row; zeros where there are none. Weights are read once: they go by the first cache.
+template <bool kOnce, typename T>
+__device__ __forceinline__ uint4 EightTerms(const T* row, std::int64_t term, bool there) {
+  if (!there) return {0, 0, 0, 0};
+  const auto* const at = reinterpret_cast<const uint4*>(row + term);
+  if constexpr (kOnce) return __ldcs(at);
+  return __ldg(at);
+}
+
+__device__ __forceinline__ float TanhGelu(float x) {
+  return 0.5F * x * (1.0F + tanhf(0.7978845608028654F * (x + 0.044715F * x * x * x)));
+}
+
+// kTiles: of 8 rows.
+template <typename T, typename Made, int kTiles>
+__global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
+  __shared__ float parts[kWarps][kColumns][kTiles * kTileRows + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int row = lane / 4;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + row;
+  const std::int64_t in_step = lane % 4 * 8;
+  const T* const w = static_cast<const T*>(p.w) + column * p.terms;
+  const T* const x = static_cast<const T*>(p.x) + row * p.terms;
+  const bool low = column < p.columns;
+  const bool high = column + 8 < p.columns;
+  float sums[kTiles][4] = {};
+  const std::int64_t steps = (p.terms + kStep - 1) / kStep;
+  for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
+    uint4 a[kAhead][2];
+    uint4 b[kAhead][kTiles];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;
+      const bool there = term < p.terms;
+      a[i][0] = EightTerms<true>(w, term, there && low);
+      a[i][1] = EightTerms<true>(w + 8 * p.terms, term, there && high);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;
+      const bool there = term < p.terms;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+        b[i][t] = EightTerms<false>(x + kTileRows * t * p.terms, term, there && row + kTileRows * t < p.rows);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        MultiplyTile(T(), sums[t], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, b[i][t].x, b[i][t].y);
+        MultiplyTile(T(), sums[t], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, b[i][t].z, b[i][t].w);
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const int y_row = kTileRows * t + lane % 4 * 2;
+    parts[warp][row][y_row] = sums[t][0];
+    parts[warp][row][y_row + 1] = sums[t][1];
+    parts[warp][row + 8][y_row] = sums[t][2];
+    parts[warp][row + 8][y_row + 1] = sums[t][3];
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kColumns * kTiles * kTileRows; i += kThreads) {
+    const int y_row = i / kColumns;
+    const std::int64_t y_column = static_cast<std::int64_t>(blockIdx.x) * kColumns + i % kColumns;
+    if (y_row >= p.rows || y_column >= p.columns) continue;
+    float sum = 0;
+#pragma unroll
+    for (int part = 0; part < kWarps; ++part) sum += parts[part][i % kColumns][y_row];
+    const std::int64_t at = y_row * p.columns + y_column;
+    if (p.bias != nullptr) sum += ToFloat(static_cast<const T*>(p.bias)[y_column]);
+    if (p.c != nullptr) sum += ToFloat(static_cast<const Made*>(p.c)[at]);
+    if (p.before_gelu != nullptr) {
+      static_cast<Made*>(p.before_gelu)[at] = FromFloat<Made>(sum);
+      sum = TanhGelu(sum);
+    }
+    static_cast<Made*>(p.y)[at] = FromFloat<Made>(sum);
+  }
+}
+
+template <typename T, typename Made>
+void LaunchOf(const FewRows& p, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>((p.columns + kColumns - 1) / kColumns);
+  if (p.rows <= kTileRows) {
+    MultiplyFewRows<T, Made, 1><<<blocks, kThreads, 0, stream>>>(p);
+  } else {
+    MultiplyFewRows<T, Made, 2><<<blocks, kThreads, 0, stream>>>(p);
+  }
+}
+
+template <typename T>
+void LaunchOfInput(const FewRows& p, cudaStream_t stream) {
+  if (p.made == DType::kF32) {
+    LaunchOf<T, float>(p, stream);
+  } else {
+    LaunchOf<T, T>(p, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchFewRows(const FewRows& product, cudaStream_t stream) {
+  static_assert(kMostFewRows == 2 * kTileRows);
+  if (product.dtype == DType::kBF16) {
+    LaunchOfInput<__nv_bfloat16>(product, stream);
+  } else {
+    LaunchOfInput<__half>(product, stream);
+  }
+}
+
+}  // namespace engine::backend::cuda

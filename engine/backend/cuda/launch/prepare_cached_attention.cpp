@@ -1,0 +1,108 @@
+#include "engine/backend/cuda/kernels/cached_attention.h"
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/backend/cuda/libraries/status.h"
+#include "engine/backend/cuda/profile/scratch_cached_attention.h"
+
+namespace engine::backend::cuda {
+
+absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
+  const TensorView& x = args.inputs[0];
+  const TensorView& cache = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("cache_update", {&x, &cache}));
+  const CacheUpdate update = {.dtype = x.dtype,
+                              .samples = x.shape[0],
+                              .tokens = x.shape[1],
+                              .width = x.shape[2] * x.shape[3],
+                              .rows = cache.shape[1],
+                              .x = x.data,
+                              .cache = cache.data,
+                              .positions = args.inputs[2].as<std::int32_t>(),
+                              .slots = args.inputs[3].as<std::int32_t>()};
+  const void* const before = args.inputs[1].data;
+  const auto bytes = static_cast<std::size_t>(cache.shape.elements() * SizeOf(cache.dtype));
+  return [update, before, bytes](cudaStream_t stream, const KernelContext&) -> absl::Status {
+    if (before != update.cache)  // elsewhere than where it was
+      RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(update.cache, before, bytes, cudaMemcpyDeviceToDevice, stream));
+    LaunchCacheUpdate(update, stream);
+    return ToStatus(cudaGetLastError(), "cache_update");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) {
+  constexpr std::size_t kPositions = 3;
+  constexpr std::int64_t kMostValues = 512;
+  const graph::Attributes& attributes = args.instruction->attributes();
+  const TensorView& q = args.inputs[0];
+  const TensorView& k = args.inputs[1];
+  const TensorView& v = args.inputs[2];
+  RETURN_IF_ERROR(ExpectOneElementType("cached_attention", {&q, &k, &v}));
+  if (v.shape[3] > kMostValues)
+    return Unimplemented("cached_attention: values of {} elements, at most {}", v.shape[3], kMostValues);
+  std::size_t at = kPositions + 2;
+  const bool has_sinks = args.inputs.size() > at && args.inputs[at].shape.rank() == 1;
+  const TensorView* sinks = has_sinks ? &args.inputs[at++] : nullptr;
+  const TensorView* biases = args.inputs.size() > at ? &args.inputs[at] : nullptr;
+  ASSIGN_OR_RETURN(const Interval heads, OnePiece("cached_attention", q, 2));
+  const CachedAttentionCut cut =
+      CutCachedAttention(q.shape, k.shape, v.shape, attributes.Int("invariant", 0) != 0);
+  RETURN_IF_ERROR(ExpectScratch("cached_attention", args, cut.scratch_bytes));
+  CachedAttention attention = {.dtype = q.dtype,
+                               .samples = q.shape[0],
+                               .tokens = q.shape[1],
+                               .heads = q.shape[2],
+                               .kv_heads = k.shape[2],
+                               .width = q.shape[3],
+                               .value_width = v.shape[3],
+                               .rows = k.shape[1],
+                               .window = attributes.Int("window", 0),
+                               .distance = attributes.Int("distance", 0),
+                               .first_head = heads.start,
+                               .all_heads = q.logical[2],
+                               .alibi = attributes.Int("alibi", 0) != 0,
+                               .scale = static_cast<float>(attributes.Float("scale")),
+                               .softcap = static_cast<float>(attributes.Float("softcap", 0)),
+                               .q = q.data,
+                               .k = k.data,
+                               .v = v.data,
+                               .positions = args.inputs[kPositions].as<std::int32_t>(),
+                               .slots = args.inputs[kPositions + 1].as<std::int32_t>(),
+                               .o = args.outputs[0].data,
+                               .chunk = cut.chunk,
+                               .scratch = reinterpret_cast<float*>(args.scratch.data())};
+  // Those of more heads may be here than queries are.
+  const auto of_first_head = [&](const TensorView* values) -> absl::StatusOr<const void*> {
+    if (values == nullptr) return nullptr;
+    RETURN_IF_ERROR(ExpectOneElementType("cached_attention", {&q, values}));
+    ASSIGN_OR_RETURN(const Interval held, OnePiece("cached_attention", *values, 0));
+    const std::int64_t width = values->shape.elements() / values->shape[0];
+    return values->as<std::byte>() + (heads.start - held.start) * width * SizeOf(values->dtype);
+  };
+  ASSIGN_OR_RETURN(attention.sinks, of_first_head(sinks));
+  ASSIGN_OR_RETURN(attention.biases, of_first_head(biases));
+  return [attention](cudaStream_t stream, const KernelContext&) {
+    LaunchCachedAttention(attention, stream);
+    return ToStatus(cudaGetLastError(), "cached_attention");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareTakeTokens(Device&, const LaunchArgs& args) {
+  const TensorView& x = args.inputs[0];
+  const TensorView& index = args.inputs[1];
+  const TensorView& y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("take_tokens", {&x, &y}));
+  const TakeTokens take = {.dtype = x.dtype,
+                           .samples = x.shape[0],
+                           .tokens = x.shape[1],
+                           .taken = index.shape[1],
+                           .width = x.shape.elements(2, x.shape.rank()),
+                           .x = x.data,
+                           .index = index.as<std::int32_t>(),
+                           .y = y.data};
+  return [take](cudaStream_t stream, const KernelContext&) {
+    LaunchTakeTokens(take, stream);
+    return ToStatus(cudaGetLastError(), "take_tokens");
+  };
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,205 @@
+// Generation on the GPU: prompts and steps against the CPU's, and how fast steps are (by hand).
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/generate/cached_decoder.h"
+#include "engine/model/load.h"
+#include "tests/gpu/world.h"
+#include "tests/plan/plans.h"
+
+namespace engine::gpu_test {
+namespace {
+
+constexpr std::uint64_t kSeed = 7;
+
+state::Device GpuDevice(const recipe::Recipe& recipe) {
+  absl::StatusOr<state::Device> device = cli::MakeCudaDevice(recipe, {});
+  Must(device.status());
+  return *std::move(device);
+}
+
+struct Decoding {
+  Decoding(const recipe::Recipe& recipe, state::Device of, std::int64_t slots)
+      : device(std::move(of)), shape(generate::ShapeFor(slots, recipe.data.sequence_length)) {
+    absl::StatusOr<plan::Plan> compiled =
+        driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
+    Must(compiled.status());
+    plan = *std::move(compiled);
+    absl::StatusOr<std::unique_ptr<state::Ranks>> created = state::Ranks::Create(plan, device, 0);
+    Must(created.status());
+    ranks = *std::move(created);
+    decoder = generate::MakeCachedDecoder(plan, *ranks, shape);
+  }
+  void Start() {
+    Must(ranks->Run([&](executor::RankExecutor& rank) {
+      return state::InitializeParameters(plan, kSeed, rank);
+    }));
+  }
+
+  state::Device device;
+  driver::GenerationShape shape;
+  plan::Plan plan;
+  std::unique_ptr<state::Ranks> ranks;
+  std::unique_ptr<generate::Decoder> decoder;
+};
+
+std::int32_t TokenAt(std::int64_t i, std::int64_t vocab) {
+  const double uniform = UniformFromWord(PhiloxWord(MakePhiloxKey(kSeed, "tokens"), static_cast<std::uint64_t>(i)));
+  return static_cast<std::int32_t>(uniform * static_cast<double>(vocab));
+}
+
+// All logits of a prompt of 20 tokens in slot 1 and of 60 steps, beside another sequence in slot 0.
+std::vector<float> Transcript(Decoding& run) {
+  const std::int64_t vocab = run.decoder->vocabulary();
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t i = 0; i < 20; ++i) tokens.push_back(TokenAt(i, vocab));
+  std::vector<float> all;
+  std::vector<float> logits;
+  Must(run.decoder->Prefill(0, std::span(tokens).first(5), 1, &logits));
+  Must(run.decoder->Prefill(1, tokens, 20, &all));
+  for (std::int64_t i = 20; i < 80; ++i) {
+    const std::vector<generate::Decoder::Next> next = {{1, TokenAt(i, vocab)}, {0, TokenAt(i + 1, vocab)}};
+    Must(run.decoder->Step(next, &logits));
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+TEST_CASE("gpu generation: prompts and steps over caches give the CPU's logits") {
+  for (const bool llama : {false, true}) {
+    for (const char* compute : {"fp32", "bf16", "fp16"}) {
+      recipe::Recipe recipe = plan::TinyRecipe(
+          llama, {"training.global_batch=1", "data.sequence_length=64", "model.max_positions=96"});
+      recipe.data.sequence_length = 96;
+      recipe.precision.compute = "fp32";
+      Decoding cpu(recipe, train::testing::CpuDevice(), 3);
+      cpu.Start();
+      const std::vector<float> expected = Transcript(cpu);
+      recipe.precision.compute = compute;
+      Decoding gpu(recipe, GpuDevice(recipe), 3);
+      gpu.Start();
+      const std::vector<float> actual = Transcript(gpu);
+      REQUIRE(actual.size() == expected.size());
+      double scale = 0;
+      double error = 0;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        scale = std::max<double>(scale, std::abs(expected[i]));
+        error = std::max<double>(error, std::abs(expected[i] - actual[i]));
+      }
+      const double bound = std::string(compute) == "fp32" ? 2e-5 : std::string(compute) == "fp16" ? 5e-3 : 4e-2;
+      MESSAGE(fmt::format("{} {}: logits up to {:.3g}, off by {:.2g} of that", llama ? "llama" : "gpt", compute,
+                          scale, error / scale));
+      CHECK(error <= bound * scale);
+      const std::vector<float> again = Transcript(gpu);
+      CHECK(again == actual);
+    }
+  }
+}
+
+// Weights of a published model, all of one stretch of numbers: what they are does not matter to how fast they are read.
+void FillWeights(Decoding& run) {
+  Must(run.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
+    std::vector<std::uint16_t> numbers(std::size_t{1} << 22U);
+    const PhiloxKey key = MakePhiloxKey(1, "bench");
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = BFloat16FromFloat(static_cast<float>(0.04 * (UniformFromWord(PhiloxWord(key, i)) - 0.5)));
+    for (const executor::LocalTensor& tensor : rank.Parameters()) {
+      auto* const data = static_cast<std::byte*>(tensor.view.data);
+      const std::int64_t bytes = tensor.view.shape.elements() * SizeOf(tensor.view.dtype);
+      const auto period = static_cast<std::int64_t>(numbers.size() * 2);
+      for (std::int64_t at = 0; at < bytes; at += period)
+        RETURN_IF_ERROR(rank.backend().Upload(data + at, numbers.data(), std::min(period, bytes - at)));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+// Milliseconds of one step of these sequences, each with so many tokens, and of the program alone.
+struct StepTimes {
+  double step_ms, program_ms;
+};
+StepTimes TimeSteps(Decoding& run, std::int64_t batch, std::int64_t tokens) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::int32_t> prompt(static_cast<std::size_t>(tokens), 1);
+  std::vector<float> logits;
+  std::vector<generate::Decoder::Next> next;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    Must(run.decoder->Prefill(b, prompt, 1, &logits));
+    next.push_back({b, 5});
+  }
+  for (int i = 0; i < 3; ++i) Must(run.decoder->Step(next, &logits));
+  constexpr int kSteps = 20;
+  const auto begin = Clock::now();
+  for (int i = 0; i < kSteps; ++i) Must(run.decoder->Step(next, &logits));
+  const std::chrono::duration<double, std::milli> steps = Clock::now() - begin;
+  plan::FormId form = -1;
+  for (plan::FormId f = plan::kFirstGenerationForm; f < run.plan.FormsEnd(); ++f) {
+    const plan::Form& of = run.plan.FormAt(f);
+    if (of.kind == plan::ProgramKind::kDecode && of.samples == batch) form = f;
+  }
+  REQUIRE(form >= 0);
+  const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
+                                          const backend::TensorView& host) -> absl::Status {
+    for (std::int64_t i = 0; i < host.shape.elements(); ++i)
+      host.as<std::int32_t>()[i] = static_cast<std::int32_t>(
+          input == "positions" ? tokens : input == "cache_slots" ? i : 5);
+    return absl::OkStatus();
+  };
+  executor::RankExecutor& rank = *run.ranks->executors()[0];
+  Must(rank.backend().Synchronize());
+  const auto start = Clock::now();
+  for (int i = 0; i < kSteps; ++i) Must(rank.Generate(form, feed));
+  Must(rank.backend().Synchronize());
+  const std::chrono::duration<double, std::milli> programs = Clock::now() - start;
+  return {steps.count() / kSteps, programs.count() / kSteps};
+}
+
+void Bench(const char* model, std::int64_t context, const std::vector<std::int64_t>& batches) {
+  const data::TempDir folder;
+  const std::string path = folder / "recipe.toml";
+  data::WriteFile(path, fmt::format(R"(extends = "{}/configs/models/{}.toml"
+[data]
+source = "random"
+sequence_length = {}
+[optimizer]
+learning_rate = 1e-3
+[precision]
+compute = "bf16"
+[training]
+global_batch = 1
+micro_batch = 1
+iterations = 1
+)",
+                                    std::filesystem::current_path().string(), model, context));
+  const recipe::LoadResult loaded = model::Load(path);
+  for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
+  REQUIRE(loaded.ok());
+  for (const std::int64_t batch : batches) {
+    Decoding run(loaded.recipe, GpuDevice(loaded.recipe), batch);
+    FillWeights(run);
+    const std::int64_t tokens = context - 64;
+    const StepTimes times = TimeSteps(run, batch, tokens);
+    double cache = 0;
+    for (const plan::State& state : run.plan.stages[0].states)
+      cache += static_cast<double>(state.buffer.bytes()) * static_cast<double>(tokens) / static_cast<double>(context);
+    const double weights = 2.0 * static_cast<double>(run.plan.parameter_count);
+    const double bound_ms = (weights + cache) / 4.3e9;
+    fmt::print("{} batch {} at {} tokens: step {:.3f} ms, program {:.3f} ms; (weights + cache) / 4.3 TB/s {:.3f} ms: {:.3f}\n",
+               model, batch, tokens, times.step_ms, times.program_ms, bound_ms, bound_ms / times.program_ms);
+    std::fflush(stdout);
+    executor::RankExecutor& rank = *run.ranks->executors()[0];
+    Must(rank.backend().Synchronize());
+  }
+}
+
+TEST_CASE("generation bench: GPT-2 124M" * doctest::skip()) { Bench("gpt2-124m", 1024, {1, 8, 64}); }
+TEST_CASE("generation bench: Llama-3 8B" * doctest::skip()) { Bench("llama3-8b", 2112, {1, 8, 16, 64}); }
+
+}  // namespace
+}  // namespace engine::gpu_test
