@@ -218,8 +218,8 @@ class Rewriter {
     Made(node, to_.Emit(*node.op, node.name, std::move(inputs), node.attributes, into));
   }
 
-  // Keeps what attention reads; gives the cache.
-  ValueId Cache(const Node& node, ValueId x, std::string_view what) {
+  // The cache of what attention reads.
+  ValueId CacheOf(const Node& node, ValueId x, std::string_view what) {
     const graph::TensorType& type = to_.value(x).type;
     const std::int64_t window = node.attributes.Int("window", 0);
     const std::int64_t rows =
@@ -229,27 +229,27 @@ class Rewriter {
     of_cache.dims = {graph::Dim::kOther, graph::Dim::kOther};
     of_cache.Append(type, 2);
     of_cache.Append(type, 3);
-    const std::string name = fmt::format("{}.{}", node.name, what);
-    const ValueId cache = to_.AddState(
-        name, of_cache,
-        {.life = graph::Lifetime::kSession, .folder = "cache", .split = true});
-    const std::vector<ValueId> into = {cache};
-    to_.Emit(ops::kCacheUpdate, name + ".update", {x, cache, CopyOf(positions_), slots_}, {}, into);
-    return cache;
+    return to_.AddState(fmt::format("{}.{}", node.name, what), of_cache,
+                        {.life = graph::Lifetime::kSession, .folder = "cache", .split = true});
   }
 
   void Attention(const Node& node) {
     const ValueIds inputs = CopiesOf(node.inputs);
-    const ValueId keys = Cache(node, inputs[1], "keys");
-    const ValueId values = Cache(node, inputs[2], "values");
+    const ValueId positions = CopyOf(positions_);
+    const std::vector<ValueId> caches = {CacheOf(node, inputs[1], "keys"), CacheOf(node, inputs[2], "values")};
     if (step_.begins) {
+      for (const std::size_t i : {0, 1}) {
+        const std::vector<ValueId> into = {caches[i]};
+        to_.Emit(ops::kCacheUpdate, to_.value(caches[i]).name + ".update",
+                 {inputs[i + 1], caches[i], positions, slots_}, {}, into);
+      }
       Copy(node, /*of_wanted_tokens=*/false);
       return;
     }
     std::vector<graph::TensorType> types;
     for (const ValueId input : inputs) types.push_back(to_.value(input).type);
     const graph::AttentionInputs at = graph::InputsOfAttention(types, {});
-    ValueIds cached = {inputs[0], keys, values, CopyOf(positions_), slots_};
+    ValueIds cached = {inputs[0], inputs[1], inputs[2], caches[0], caches[1], positions, slots_};
     for (const std::size_t input : {at.sinks, at.biases}) {
       if (input != graph::AttentionInputs::kNone) cached.push_back(inputs[input]);
     }
@@ -257,7 +257,10 @@ class Rewriter {
     for (const auto& [name, value] : node.attributes.items()) {
       if (name != "dropout" && name != "stream" && name != "kernel") attributes.Set(name, value);
     }
-    Made(node, to_.Emit(ops::kCachedAttention, node.name, std::move(cached), std::move(attributes)));
+    const std::vector<ValueId> into = {kNoValue, caches[0], caches[1]};
+    const ValueIds outputs =
+        to_.Emit(ops::kCachedAttention, node.name, std::move(cached), std::move(attributes), into);
+    Made(node, {outputs[0]});
   }
 
   const Graph& from_;

@@ -6,12 +6,12 @@
 //     fewer rows than the sequence has tokens forgets the oldest: of tokens of one row the last one stays. A token at the
 //     position of the one before it is padding, and nothing is written for it; likewise a sample whose slot is −1, which is
 //     there to fill the batch. Other slots of one call are distinct.
-//   cached_attention(q[B, S, H, E], k[N, T, K, E], v[N, T, K, U], positions[B, S], slots[B][, sinks[H]]
-//       [, biases[H, 2M + 1]]) → o[B, S, H, U]
-//     As attention (attention.cpp) under a causal mask, with its attributes but dropout, of the query of token s and the
-//     keys at the positions up to its own (within the attribute window > 0, which a cache that forgets needs): the key of
-//     position j is in row j mod T, so that a cache that forgets has at least window + S − 1 rows. Of a sample whose slot
-//     is −1, o = 0. Scores and sums in fp32 or wider.
+//   cached_attention(q[B, 1, H, E], k[B, 1, K, E], v[B, 1, K, U], keys[N, T, K, E], values[N, T, K, U], positions[B, 1],
+//       slots[B][, sinks[H]][, biases[H, 2M + 1]]) → o[B, 1, H, U], keys, values
+//     One more token of each sample: k and v go to the caches as by cache_update, and o is as of attention (attention.cpp)
+//     under a causal mask, with its attributes but dropout, of the query and the keys at the positions up to its own, within
+//     the attribute window > 0: the key of position j is in row j mod T. A cache that forgets has as many rows as the window
+//     at least. Of a sample whose slot is −1, o = 0. Scores and sums in fp32 or wider.
 //   take_tokens(x[B, S, D…], index[B, R] int32) → y[B, R, D…]
 //     y_br = x_b,index_br: the tokens whose logits are wanted.
 //
@@ -50,18 +50,27 @@ std::vector<Signature> UpdateSignatures(TypeSpan, const Attributes&, const AxisR
   return {{{heads, heads, r, r}, {heads}}, {{r, r, r, r}, {r}}};
 }
 
-constexpr std::size_t kPositions = 3;  // of cached_attention
+constexpr std::size_t kKeys = 3, kValues = 4, kPositions = 5, kWeights = 7;  // inputs of cached_attention
+
+absl::Status CheckCache(const TensorType& x, const TensorType& cache) {
+  const Shape& of = cache.shape;
+  if (of.rank() == 4 && x.shape.rank() == 4 && of[2] == x.shape[2] && of[3] == x.shape[3] &&
+      x.dtype == cache.dtype)
+    return absl::OkStatus();
+  return Internal("a cache {} of {}", of.ToString(), x.shape.ToString());
+}
 
 Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, 5, 7, "cached_attention"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, kWeights, kWeights + 2, "cached_attention"));
   RETURN_IF_ERROR(CheckPlaces(inputs, kPositions, "cached_attention"));
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
   const Shape& v = inputs[2].shape;
-  if (k.rank() != 4 || v.rank() != 4 || k[3] != q[3] || q[2] % k[2] != 0 || v[0] != k[0] || v[1] != k[1] ||
-      v[2] != k[2])
+  RETURN_IF_ERROR(CheckCache(inputs[1], inputs[kKeys]));
+  RETURN_IF_ERROR(CheckCache(inputs[2], inputs[kValues]));
+  if (q[1] != 1 || k[3] != q[3] || q[2] % k[2] != 0 || v[2] != k[2] || k[0] != q[0] || v[0] != q[0])
     return Internal("cached_attention of q {} with k {} and v {}", q.ToString(), k.ToString(), v.ToString());
-  std::size_t expected = kPositions + 2;
+  std::size_t expected = kWeights;
   const bool has_sinks = inputs.size() > expected && inputs[expected].shape.rank() == 1;
   if (has_sinks && inputs[expected++].shape != Shape{q[2]})
     return Internal("{} sinks for {} heads", inputs[expected - 1].shape.ToString(), q[2]);
@@ -72,18 +81,19 @@ Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
     return Internal("cached_attention of {} inputs, not {}", inputs.size(), expected);
   TensorType o = Leading(inputs[0], 3, inputs[0].dtype);
   o.Append(inputs[2], 3);
-  return std::vector<TensorType>{o};
+  return std::vector<TensorType>{o, inputs[kKeys], inputs[kValues]};
 }
 
 // Where the caches are full: what they hold of the samples' slots is read once.
 Work CachedAttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   const Shape& q = inputs[0].shape;
-  const Shape& k = inputs[1].shape;
-  const double samples = static_cast<double>(q[0]) / static_cast<double>(k[0]);
+  const Shape& keys = inputs[kKeys].shape;
+  const double samples = static_cast<double>(q[0]) / static_cast<double>(keys[0]);
   const double width = static_cast<double>(q[3] + inputs[2].shape[3]);
-  const double pairs = static_cast<double>(q.elements(0, 3)) * static_cast<double>(k[1]);
+  const double pairs = static_cast<double>(q.elements(0, 3)) * static_cast<double>(keys[1]);
   return {.flops = 2 * width * pairs,
-          .bytes = samples * (Bytes(inputs[1]) + Bytes(inputs[2])) + Bytes(inputs[0]) + Bytes(outputs),
+          .bytes = samples * (Bytes(inputs[kKeys]) + Bytes(inputs[kValues])) + Bytes(inputs.first(3)) +
+                   Bytes(outputs[0]),
           .product_flops = 2 * width * pairs,
           .queries = static_cast<double>(q.elements(0, 3)),
           .head = static_cast<double>(q[3])};
@@ -92,9 +102,10 @@ Work CachedAttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 std::vector<Signature> AttentionSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
-  std::vector<Signature> signatures = {{{heads, heads, heads, r, r}, {heads}},
-                                       {{r, r, r, r, r}, {r}, rule.parameters.Has(Dim::kHead)}};
-  const std::size_t weights = inputs.size() - kPositions - 2;
+  std::vector<Signature> signatures = {
+      {{heads, heads, heads, heads, heads, r, r}, {heads, heads, heads}},
+      {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
+  const std::size_t weights = inputs.size() - kWeights;
   const Placement split = rule.parameters.Has(Dim::kHead) ? Placement::S(0) : r;
   signatures[0].inputs.insert(signatures[0].inputs.end(), weights, split);
   signatures[1].inputs.insert(signatures[1].inputs.end(), weights, r);

@@ -17,10 +17,14 @@ absl::Status OutputsApart(const plan::Plan& plan, const plan::Instruction& instr
     for (size_t i = 0; i < instruction.inputs.size(); ++i) {
       if (!Overlap(plan, output, instruction.inputs[i])) continue;
       if (instruction.LeavesAddition()) continue;  // it lies in the input: LeftSums
-      const bool in_place =
-          k == 0 && instruction.op() != nullptr && instruction.op()->in_place_input == static_cast<int>(i) &&
+      const bool same_place =
           output.offset == instruction.inputs[i].offset && output.bytes() == instruction.inputs[i].bytes();
-      if (!in_place) return Clash(plan, output, instruction.inputs[i]);
+      const bool takes_over =
+          k == 0 && instruction.op() != nullptr && instruction.op()->in_place_input == static_cast<int>(i);
+      const bool moves_state =
+          output.value >= 0 && output.value == instruction.inputs[i].value &&
+          plan.values[static_cast<size_t>(output.value)].kind == graph::ValueKind::kState;
+      if (!same_place || !(takes_over || moves_state)) return Clash(plan, output, instruction.inputs[i]);
     }
     for (size_t other = 0; other < k; ++other) {
       if (Overlap(plan, output, instruction.outputs[other]))

@@ -511,17 +511,17 @@ void AddCaches(std::vector<Case>* cases) {
   update("goes round", {1, 11, 2, 5}, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {0});
   update("single tokens", {3, 1, 2, 5}, {7, 0, 12}, {1, -1, 0});
   const auto attend = [&](const std::string& label, std::vector<std::int32_t> positions, Attributes attributes,
-                          std::int64_t tokens, std::vector<Input> more) {
-    std::vector<Input> inputs = {Real({3, tokens, 4, 5}), Real(cache), Real({3, 8, 2, 7}),
-                                 GivenOf({3, tokens}, std::move(positions)), GivenOf({3}, {2, 0, -1})};
+                          std::vector<Input> more) {
+    std::vector<Input> inputs = {Real({3, 1, 4, 5}), Real({3, 1, 2, 5}), Real({3, 1, 2, 7}),
+                                 Real(cache),        Real({3, 8, 2, 7}), GivenOf({3, 1}, std::move(positions)),
+                                 GivenOf({3}, {2, 0, -1})};
     inputs.insert(inputs.end(), more.begin(), more.end());
     cases->push_back({&ops::kCachedAttention, label, std::move(inputs), std::move(attributes), 64});
   };
-  attend("plain", {5, 0, 3}, {{"scale", 0.4}}, 1, {});
-  attend("several tokens", {5, 6, 0, 1, 3, 4}, {{"scale", 0.4}}, 2, {});
-  attend("a window in a cache that forgets", {21, 7, 3}, {{"scale", 0.4}, {"window", std::int64_t{6}}}, 1, {});
+  attend("plain", {5, 0, 3}, {{"scale", 0.4}}, {});
+  attend("a window in a cache that forgets", {21, 7, 3}, {{"scale", 0.4}, {"window", std::int64_t{6}}}, {});
   attend("caps, linear biases, sinks and biases of distances", {7, 2, 3},
-         {{"scale", 0.4}, {"softcap", 2.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{3}}}, 1,
+         {{"scale", 0.4}, {"softcap", 2.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{3}}},
          {Real({4}), Real({4, 7})});
   cases->push_back(
       {&ops::kTakeTokens, "rows", {Real({2, 5, 3}), GivenOf({2, 3}, {4, 0, 0, 1, 2, 4})}, {}, 1});

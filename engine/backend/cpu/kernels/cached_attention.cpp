@@ -37,7 +37,7 @@ struct CachedHead {
 // What all heads have in common.
 struct CachedProblem {
   explicit CachedProblem(const KernelArgs& args)
-      : rows(args.inputs[1].shape[1]),
+      : rows(args.inputs[3].shape[1]),
         width(args.inputs[0].shape[3]),
         value_width(args.inputs[2].shape[3]),
         key_stride(args.inputs[1].shape[2] * width),
@@ -80,19 +80,15 @@ void AttendCached(const CachedProblem& p, const CachedHead<T>& head, std::int64_
   }
 }
 
-}  // namespace
-
+// Puts the tokens of x [B, S, K, E] into a cache, which `before` is, too, where it moves in place.
 template <typename T>
-void CacheUpdate(const KernelArgs& args) {
-  const TensorView& x = args.inputs[0];
-  const TensorView& cache = args.outputs[0];
-  const std::int32_t* slots = args.inputs[3].as<std::int32_t>();
+void Keep(const TensorView& x, const TensorView& before, const std::int32_t* all_positions,
+          const std::int32_t* slots, const TensorView& cache) {
   const std::int64_t tokens = x.shape[1];
   const std::int64_t width = x.shape[2] * x.shape[3];
-  if (cache.data != args.inputs[1].data)  // elsewhere than where it was
-    std::copy_n(args.inputs[1].as<T>(), cache.shape.elements(), cache.as<T>());
+  if (cache.data != before.data) std::copy_n(before.as<T>(), cache.shape.elements(), cache.as<T>());
   for (std::int64_t b = 0; b < x.shape[0]; ++b) {
-    const std::int32_t* positions = args.inputs[2].as<std::int32_t>() + b * tokens;
+    const std::int32_t* positions = all_positions + b * tokens;
     if (slots[b] < 0) continue;
     T* const slot = cache.as<T>() + slots[b] * cache.shape[1] * width;
     for (std::int64_t s = 0; s < tokens; ++s) {
@@ -103,29 +99,38 @@ void CacheUpdate(const KernelArgs& args) {
   }
 }
 
+}  // namespace
+
+template <typename T>
+void CacheUpdate(const KernelArgs& args) {
+  Keep<T>(args.inputs[0], args.inputs[1], args.inputs[2].as<std::int32_t>(), args.inputs[3].as<std::int32_t>(),
+          args.outputs[0]);
+}
+
 template <typename T>
 void CachedAttention(const KernelArgs& args) {
-  constexpr std::size_t kPositions = 3;
+  constexpr std::size_t kPositions = 5;
   const CachedProblem p(args);
   const TensorView& q = args.inputs[0];
-  const TensorView& k = args.inputs[1];
-  const TensorView& v = args.inputs[2];
+  const TensorView& keys = args.outputs[1];
+  const TensorView& values = args.outputs[2];
   const std::int32_t* positions = args.inputs[kPositions].as<std::int32_t>();
   const std::int32_t* slots = args.inputs[kPositions + 1].as<std::int32_t>();
+  Keep<T>(args.inputs[1], args.inputs[3], positions, slots, keys);
+  Keep<T>(args.inputs[2], args.inputs[4], positions, slots, values);
   std::size_t at = kPositions + 2;
   const TensorView* sinks =
       args.inputs.size() > at && args.inputs[at].shape.rank() == 1 ? &args.inputs[at++] : nullptr;
   const TensorView* biases = args.inputs.size() > at ? &args.inputs[at] : nullptr;
   const bool alibi = args.attributes->Int("alibi", 0) != 0;
-  const std::int64_t tokens = q.shape[1];
   const std::int64_t heads = q.shape[2];
-  const std::int64_t group = heads / k.shape[2];
+  const std::int64_t group = heads / keys.shape[2];
   ForEachBlock(args, q.shape.elements(0, 3), 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<T> scores;
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int64_t h = row % heads;
-      const std::int64_t token = row / heads;
-      const std::int64_t slot = slots[token / tokens];
+      const std::int64_t sample = row / heads;
+      const std::int64_t slot = slots[sample];
       T* const o = args.outputs[0].as<T>() + row * p.value_width;
       if (slot < 0) {
         std::fill_n(o, p.value_width, T(0));
@@ -133,20 +138,20 @@ void CachedAttention(const KernelArgs& args) {
       }
       const std::int64_t logical =
           q.extent.dims.empty() ? h : LogicalIndex(q.extent.dims[2], h);
-      const auto of_head = [&](const TensorView* values) -> const T* {
-        if (values == nullptr) return nullptr;
-        const std::int64_t width = values->shape.elements() / values->shape[0];
-        return values->as<T>() + (logical - OnePiece(*values, 0).start) * width;
+      const auto of_head = [&](const TensorView* weights) -> const T* {
+        if (weights == nullptr) return nullptr;
+        const std::int64_t width = weights->shape.elements() / weights->shape[0];
+        return weights->as<T>() + (logical - OnePiece(*weights, 0).start) * width;
       };
       AttendCached<T>(p,
                       {.q = q.as<T>() + row * p.width,
-                       .k = k.as<T>() + slot * p.rows * p.key_stride + (h / group) * p.width,
-                       .v = v.as<T>() + slot * p.rows * p.value_stride + (h / group) * p.value_width,
+                       .k = keys.as<T>() + slot * p.rows * p.key_stride + (h / group) * p.width,
+                       .v = values.as<T>() + slot * p.rows * p.value_stride + (h / group) * p.value_width,
                        .biases = of_head(biases),
                        .sink = of_head(sinks),
                        .o = o,
                        .slope = alibi ? graph::AlibiSlope(logical, q.logical[2]) : 0},
-                      positions[token], &scores);
+                      positions[sample], &scores);
     }
   });
 }

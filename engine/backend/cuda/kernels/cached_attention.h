@@ -23,7 +23,7 @@ void LaunchCacheUpdate(const CacheUpdate& update, cudaStream_t stream);
 
 struct CachedAttention {
   DType dtype = DType::kBF16;  // f32, bf16 or f16; scores and sums are fp32
-  std::int64_t samples = 0, tokens = 0, heads = 0, kv_heads = 0;
+  std::int64_t samples = 0, heads = 0, kv_heads = 0;
   std::int64_t width = 0, value_width = 0;  // of a head of keys, of values (512 at most)
   std::int64_t rows = 0;                    // of a slot
   std::int64_t window = 0;                  // 0: none
@@ -32,8 +32,10 @@ struct CachedAttention {
   bool alibi = false;
   float scale = 1, softcap = 0;
   const void* q = nullptr;
-  const void* k = nullptr;
-  const void* v = nullptr;
+  const void* k = nullptr;  // of the new tokens, which go to the caches, too
+  const void* v = nullptr;  // likewise
+  void* keys = nullptr;
+  void* values = nullptr;
   const std::int32_t* positions = nullptr;
   const std::int32_t* slots = nullptr;
   const void* sinks = nullptr;   // of the first head here; null: none

@@ -3,6 +3,7 @@
 #include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/column_sums.cuh"
 #include "engine/backend/cuda/kernels/drawn.cuh"
+#include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/elementwise.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
@@ -211,6 +212,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     SwigluKernel(std::int64_t elements, std::int64_t ffn, const T* x, T* y) {
+  LetNextBegin();
+  AwaitEarlier();
   const std::int64_t at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
   if (at >= elements) return;
   std::int64_t column;
@@ -531,8 +534,8 @@ void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* 
   WithElementType(dtype, [&](auto element) {
     using T = decltype(element);
     const auto kernel = ffn % 8 == 0 ? SwigluKernel<T, 8> : SwigluKernel<T, 1>;
-    kernel<<<ElementwiseBlocks(elements, ffn % 8 == 0 ? 8 : 1), kThreads, 0, stream>>>(
-        elements, ffn, static_cast<const T*>(x), static_cast<T*>(y));
+    Launch(elements <= kMostEarlyElements, kernel, ElementwiseBlocks(elements, ffn % 8 == 0 ? 8 : 1), kThreads, 0,
+           stream, elements, ffn, static_cast<const T*>(x), static_cast<T*>(y));
   });
 }
 

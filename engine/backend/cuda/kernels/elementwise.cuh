@@ -2,6 +2,7 @@
 // element, as most activations are.
 #pragma once
 
+#include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/logical_dims.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/backend/cuda/profile/column_sums.h"
@@ -62,6 +63,8 @@ template <typename T, int kInputs, int kOutputs, typename Function>
 __global__ void __launch_bounds__(kElementwiseThreads)
     ElementwiseKernel(std::int64_t elements, Pointers<const T*, kInputs> inputs,
                       Pointers<T*, kOutputs> outputs, Function function) {
+  LetNextBegin();
+  AwaitEarlier();
   constexpr int kUnroll = sizeof(T) == 2 ? 2 : 1;  // vectors of eight that a thread has in flight per input
   const std::int64_t first = (std::int64_t{blockIdx.x} * kUnroll * kElementwiseThreads + threadIdx.x) * 8;
   Pack8<T> packs[kUnroll][kInputs];
@@ -119,9 +122,9 @@ void LaunchElementwise(std::int64_t elements, const void* const (&inputs)[kInput
   Pointers<T*, kOutputs> out;
   for (int i = 0; i < kInputs; ++i) in.at[i] = static_cast<const T*>(inputs[i]);
   for (int i = 0; i < kOutputs; ++i) out.at[i] = static_cast<T*>(outputs[i]);
-  ElementwiseKernel<T, kInputs, kOutputs, Function>
-      <<<ElementwiseBlocks(elements, sizeof(T) == 2 ? 16 : 8), kElementwiseThreads, 0, stream>>>(
-          elements, in, out, function);
+  Launch(elements <= kMostEarlyElements, ElementwiseKernel<T, kInputs, kOutputs, Function>,
+         ElementwiseBlocks(elements, sizeof(T) == 2 ? 16 : 8), kElementwiseThreads, 0, stream, elements, in, out,
+         function);
 }
 
 }  // namespace engine::backend::cuda

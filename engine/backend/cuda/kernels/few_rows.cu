@@ -4,6 +4,7 @@
 // uses them in two tiles of 16 terms.
 #include "engine/backend/cuda/kernels/few_rows.h"
 
+#include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
@@ -39,7 +40,7 @@ __device__ __forceinline__ uint4 EightTerms(const T* row, std::int64_t term, boo
   if (!there) return {0, 0, 0, 0};
   const auto* const at = reinterpret_cast<const uint4*>(row + term);
   if constexpr (kOnce) return __ldcs(at);
-  return __ldg(at);
+  return *at;  // not by the read-only path: another kernel may write it until AwaitEarlier()
 }
 
 __device__ __forceinline__ float TanhGelu(float x) {
@@ -61,9 +62,8 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
   const bool high = column + 8 < p.columns;
   float sums[kTiles][4] = {};
   const std::int64_t steps = (p.terms + kStep - 1) / kStep;
-  for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
-    uint4 a[kAhead][2];
-    uint4 b[kAhead][kTiles];
+  uint4 a[kAhead][2];
+  const auto read_weights = [&](std::int64_t first) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;
@@ -71,6 +71,13 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
       a[i][0] = EightTerms<true>(w, term, there && low);
       a[i][1] = EightTerms<true>(w + 8 * p.terms, term, there && high);
     }
+  };
+  LetNextBegin();
+  read_weights(warp);  // which no kernel makes
+  AwaitEarlier();
+  for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
+    uint4 b[kAhead][kTiles];
+    if (first != warp) read_weights(first);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;
@@ -119,9 +126,9 @@ template <typename T, typename Made>
 void LaunchOf(const FewRows& p, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((p.columns + kColumns - 1) / kColumns);
   if (p.rows <= kTileRows) {
-    MultiplyFewRows<T, Made, 1><<<blocks, kThreads, 0, stream>>>(p);
+    Launch(true, MultiplyFewRows<T, Made, 1>, blocks, kThreads, 0, stream, p);
   } else {
-    MultiplyFewRows<T, Made, 2><<<blocks, kThreads, 0, stream>>>(p);
+    Launch(true, MultiplyFewRows<T, Made, 2>, blocks, kThreads, 0, stream, p);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "engine/backend/cuda/kernels/norm.h"
 
+#include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/norm.cuh"
 #include "engine/backend/cuda/profile/column_sums.h"
 
@@ -24,6 +25,8 @@ __global__ void __launch_bounds__(kWarps == 1 ? kRowsPerBlock * kWarp : kWarps *
     NormKernel(__grid_constant__ const Norm norm) {
   constexpr int kThreads = kWarps * kWarp;  // of a row
   __shared__ float shared[kWarps];
+  LetNextBegin();
+  AwaitEarlier();
   const int thread = threadIdx.x % kThreads;
   const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / kThreads) + threadIdx.x / kThreads;
   if (row >= norm.rows) return;  // whole warps, and never where a row is a block's
@@ -37,6 +40,8 @@ __global__ void __launch_bounds__(kWarps == 1 ? kRowsPerBlock * kWarp : kWarps *
 template <typename T>
 __global__ void __launch_bounds__(kPlainThreads) PlainNormKernel(__grid_constant__ const Norm norm) {
   __shared__ float shared[kPlainThreads / kWarp];
+  LetNextBegin();
+  AwaitEarlier();
   const std::int64_t columns = norm.columns;
   const std::int64_t start = std::int64_t{blockIdx.x} * columns;
   const T* x = static_cast<const T*>(norm.x) + start;
@@ -96,7 +101,7 @@ void LaunchHeldOf(const Norm& norm, cudaStream_t stream) {
                       : drops                ? NormKernel<T, kWarps, kVectors, kLayer, true, false, true>
                       : part                 ? NormKernel<T, kWarps, kVectors, kLayer, true, true, false>
                                              : NormKernel<T, kWarps, kVectors, kLayer, true, false, false>;
-  kernel<<<blocks, kThreads, 0, stream>>>(norm);
+  Launch(norm.rows <= kMostEarlyRows, kernel, blocks, kThreads, 0, stream, norm);
 }
 
 template <typename T, int kWarps, int kVectors>
@@ -109,7 +114,8 @@ template <typename T>
 void LaunchNormOf(const Norm& norm, cudaStream_t stream) {
   const std::int64_t pieces = norm.columns / 8;
   if (!HoldsNormRows(norm.columns)) {
-    PlainNormKernel<T><<<static_cast<unsigned>(norm.rows), kPlainThreads, 0, stream>>>(norm);
+    Launch(norm.rows <= kMostEarlyRows, PlainNormKernel<T>, static_cast<unsigned>(norm.rows), kPlainThreads, 0,
+           stream, norm);
   } else if (pieces <= 2 * kWarp) {
     LaunchHeld<T, 1, 2>(norm, stream);
   } else if (pieces <= 3 * kWarp) {

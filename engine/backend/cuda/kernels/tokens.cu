@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/tokens.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
@@ -294,6 +295,8 @@ __global__ void __launch_bounds__(kQkvThreads)
               const __grid_constant__ Rotation rotation) {
   constexpr bool kRotary = kTurning != Turning::kNone;
   __shared__ float2 turns[kRotary ? Rotation::kMaxHalf : 1];
+  LetNextBegin();
+  AwaitEarlier();
   const std::int64_t token = blockIdx.x;
   if constexpr (kRotary) {
     const double position = positions[token];
@@ -371,8 +374,8 @@ void LaunchQkv(const QkvParts& from, const QkvParts& to, const QkvShape& shape, 
   WithElementType(dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto kernel) {
-      kernel<<<static_cast<unsigned>(shape.tokens), kQkvThreads, 0, stream>>>(from, to, shape, heads,
-                                                                              positions, rotation);
+      Launch(shape.tokens <= kMostEarlyRows, kernel, static_cast<unsigned>(shape.tokens), kQkvThreads, 0, stream,
+             from, to, shape, heads, positions, rotation);
     };
     const bool whole = 2 * rotation.half == shape.head && !rotation.interleaved && rotation.factor == 1.0F;
     if (rotation.half > 0 && whole) {

@@ -5,6 +5,26 @@
 #include "engine/backend/cuda/profile/scratch_cached_attention.h"
 
 namespace engine::backend::cuda {
+namespace {
+
+// A cache that is to be elsewhere than it was; in a plan it stays where it is.
+struct Moved {
+  Moved(const TensorView& from, const TensorView& to)
+      : before(from.data),
+        after(to.data),
+        bytes(static_cast<std::size_t>(to.shape.elements() * SizeOf(to.dtype))) {}
+
+  absl::Status Copy(cudaStream_t stream) const {
+    if (before == after) return absl::OkStatus();
+    return ToStatus(cudaMemcpyAsync(after, before, bytes, cudaMemcpyDeviceToDevice, stream), "a cache");
+  }
+
+  const void* before;
+  void* after;
+  std::size_t bytes;
+};
+
+}  // namespace
 
 absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
   const TensorView& x = args.inputs[0];
@@ -19,24 +39,24 @@ absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
                               .cache = cache.data,
                               .positions = args.inputs[2].as<std::int32_t>(),
                               .slots = args.inputs[3].as<std::int32_t>()};
-  const void* const before = args.inputs[1].data;
-  const auto bytes = static_cast<std::size_t>(cache.shape.elements() * SizeOf(cache.dtype));
-  return [update, before, bytes](cudaStream_t stream, const KernelContext&) -> absl::Status {
-    if (before != update.cache)  // elsewhere than where it was
-      RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(update.cache, before, bytes, cudaMemcpyDeviceToDevice, stream));
+  const Moved moved(args.inputs[1], cache);
+  return [update, moved](cudaStream_t stream, const KernelContext&) -> absl::Status {
+    RETURN_IF_ERROR(moved.Copy(stream));
     LaunchCacheUpdate(update, stream);
     return ToStatus(cudaGetLastError(), "cache_update");
   };
 }
 
 absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) {
-  constexpr std::size_t kPositions = 3;
+  constexpr std::size_t kPositions = 5;
   constexpr std::int64_t kMostValues = 512;
   const graph::Attributes& attributes = args.instruction->attributes();
   const TensorView& q = args.inputs[0];
   const TensorView& k = args.inputs[1];
   const TensorView& v = args.inputs[2];
-  RETURN_IF_ERROR(ExpectOneElementType("cached_attention", {&q, &k, &v}));
+  const TensorView& keys = args.outputs[1];
+  const TensorView& values = args.outputs[2];
+  RETURN_IF_ERROR(ExpectOneElementType("cached_attention", {&q, &k, &v, &keys, &values}));
   if (v.shape[3] > kMostValues)
     return Unimplemented("cached_attention: values of {} elements, at most {}", v.shape[3], kMostValues);
   std::size_t at = kPositions + 2;
@@ -45,16 +65,15 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) 
   const TensorView* biases = args.inputs.size() > at ? &args.inputs[at] : nullptr;
   ASSIGN_OR_RETURN(const Interval heads, OnePiece("cached_attention", q, 2));
   const CachedAttentionCut cut =
-      CutCachedAttention(q.shape, k.shape, v.shape, attributes.Int("invariant", 0) != 0);
+      CutCachedAttention(q.shape, keys.shape, values.shape, attributes.Int("invariant", 0) != 0);
   RETURN_IF_ERROR(ExpectScratch("cached_attention", args, cut.scratch_bytes));
   CachedAttention attention = {.dtype = q.dtype,
                                .samples = q.shape[0],
-                               .tokens = q.shape[1],
                                .heads = q.shape[2],
                                .kv_heads = k.shape[2],
                                .width = q.shape[3],
                                .value_width = v.shape[3],
-                               .rows = k.shape[1],
+                               .rows = keys.shape[1],
                                .window = attributes.Int("window", 0),
                                .distance = attributes.Int("distance", 0),
                                .first_head = heads.start,
@@ -65,6 +84,8 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) 
                                .q = q.data,
                                .k = k.data,
                                .v = v.data,
+                               .keys = keys.data,
+                               .values = values.data,
                                .positions = args.inputs[kPositions].as<std::int32_t>(),
                                .slots = args.inputs[kPositions + 1].as<std::int32_t>(),
                                .o = args.outputs[0].data,
@@ -80,7 +101,12 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) 
   };
   ASSIGN_OR_RETURN(attention.sinks, of_first_head(sinks));
   ASSIGN_OR_RETURN(attention.biases, of_first_head(biases));
-  return [attention](cudaStream_t stream, const KernelContext&) {
+  // Where the caches were elsewhere than they are to be.
+  const Moved moved_keys(args.inputs[3], keys);
+  const Moved moved_values(args.inputs[4], values);
+  return [=](cudaStream_t stream, const KernelContext&) -> absl::Status {
+    RETURN_IF_ERROR(moved_keys.Copy(stream));
+    RETURN_IF_ERROR(moved_values.Copy(stream));
     LaunchCachedAttention(attention, stream);
     return ToStatus(cudaGetLastError(), "cached_attention");
   };

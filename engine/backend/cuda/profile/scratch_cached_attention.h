@@ -9,13 +9,13 @@
 namespace engine::backend::cuda {
 
 // Of a head of one query: blocks of `chunk` keys, `chunks` of them where its cache is full. More blocks than one leave
-// fp32 sums [B·S·H, chunks, U + 2] in scratch: of values, the largest score, and Σ exp(score − largest).
+// fp32 sums [B·H, chunks, U + 2] in scratch: of values, the largest score, and Σ exp(score − largest).
 struct CachedAttentionCut {
   std::int64_t chunk = 0, chunks = 1;
   std::int64_t scratch_bytes = 0;
 };
 
-// q [B, S, H, E], k [N, T, K, E], v [N, T, K, U]. `invariant`: the cut does not depend on B.
+// q [B, 1, H, E], caches k [N, T, K, E] and v [N, T, K, U]. `invariant`: the cut does not depend on B.
 inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v, bool invariant) {
   constexpr std::int64_t kTile = 64;        // keys that the four warps of a block take at a time
   constexpr std::int64_t kBlocks = 4 * 132;  // that keep an H200's multiprocessors busy
