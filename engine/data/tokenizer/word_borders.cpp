@@ -11,7 +11,7 @@ namespace engine::tokenizer {
 namespace {
 
 constexpr char32_t kBlankSymbol32 = U'\u2581';
-char32_t LastCharacter(std::string_view text) {
+char32_t LastCodePoint(std::string_view text) {
   std::size_t begin = text.size();
   while (begin > 0 && (static_cast<unsigned char>(text[--begin]) & 0xC0) == 0x80) {
   }
@@ -58,7 +58,7 @@ std::optional<WordBorders> WordBorders::Of(const Model& model, bool spaces_are_b
       return;
     }
     Joins& joins = borders.joins_[before][behind];
-    joins == kSome ? void(borders.joins_blank_.insert(LastCharacter(bpe->vocabulary.Token(merge.left))))
+    joins == kSome ? void(borders.joins_blank_.insert(LastCodePoint(bpe->vocabulary.Token(merge.left))))
                    : void(joins = kYes);
   });
   if (!can_cut) return std::nullopt;
