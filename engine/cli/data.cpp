@@ -61,8 +61,10 @@ absl::StatusOr<std::unique_ptr<data::Tokenizer>> TokenizerOf(const recipe::Token
   if (files.kind != "gpt2" && !(files.vocab_file.empty() && files.merges_file.empty())) {
     return InvalidArgument("--vocab-file and --merges-file are for --tokenizer gpt2");
   }
-  if (files.kind != "file" && !(files.path.empty() && files.end_of_document.empty())) {
-    return InvalidArgument("--tokenizer-path and --end-of-document are for --tokenizer file");
+  if (files.kind != "file" &&
+      !(files.path.empty() && files.beginning_of_document.empty() && files.end_of_document.empty())) {
+    return InvalidArgument(
+        "--tokenizer-path, --beginning-of-document and --end-of-document are for --tokenizer file");
   }
   return data::MakeTokenizer(files);
 }
@@ -396,8 +398,10 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   command->add_flag("--restart", options.restart,
                     "Throw away what a build of the same PREFIX, killed or stopped, has left unfinished");
   AddTokenizer(command, &arguments->tokenizer);
+  command->add_option("--beginning-of-document", arguments->tokenizer.beginning_of_document,
+                      "The token of --prepend-bos, where it is not the one that the tokenizer's files tell");
   command->add_option("--end-of-document", arguments->tokenizer.end_of_document,
-                      "The token of --append-eod, where the tokenizer's files do not tell it");
+                      "The token of --append-eod, where it is not the one that the tokenizer's files tell");
   command->footer(
       "A build that was killed or stopped goes on where it was when it is started again.\n"
       "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options; 128 + n a "

@@ -144,6 +144,9 @@ absl::StatusOr<nlohmann::ordered_json> DescribeBuild(const BuildOptions& options
                                                      const std::vector<std::string>& files) {
   nlohmann::ordered_json tokenizer = DescribeTokenizer(options.tokenizer);
   tokenizer["end_of_document"] = options.tokenizer.end_of_document;
+  // Builds that were begun before there was this option go on without it.
+  if (const std::string& token = options.tokenizer.beginning_of_document; !token.empty())
+    tokenizer["beginning_of_document"] = token;
   for (const std::string& path : FilesOf(options.tokenizer)) {
     if (!std::filesystem::exists(path)) continue;
     ASSIGN_OR_RETURN(const std::string fingerprint, FingerprintOfInput(path));
@@ -252,7 +255,7 @@ absl::StatusOr<std::optional<std::int32_t>> BeginningOf(const BuildOptions& opti
                            options.tokenizer.kind);
   return InvalidArgument(
       "{}: error: which token begins a document, for --prepend-bos, is not known; bos_token of a "
-      "tokenizer_config.json beside it names one",
+      "tokenizer_config.json beside it names one, and so does --beginning-of-document",
       ShownPath(options.tokenizer.path));
 }
 

@@ -36,6 +36,8 @@ std::string BuildCommand(const recipe::Tokenizer& tokenizer, const std::string& 
     return "the model's own tokenizer has to make it, as Megatron-LM's .bin and .idx";
   if (tokenizer.kind == "file") {
     command += fmt::format(" --tokenizer file --tokenizer-path {}", tokenizer.path);
+    if (!tokenizer.beginning_of_document.empty())
+      command += fmt::format(" --prepend-bos --beginning-of-document '{}'", tokenizer.beginning_of_document);
     if (!tokenizer.end_of_document.empty())
       command += fmt::format(" --end-of-document '{}'", tokenizer.end_of_document);
   } else if (tokenizer.kind != "byte") {

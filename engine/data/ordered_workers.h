@@ -65,7 +65,11 @@ class OrderedWorkers {
       Slot& slot =
           slots_[next_++];  // a deque's elements stay where they are while others come and go at its ends
       lock.unlock();
-      Result result = work_(slot.item);
+      std::optional<Result> result;
+      {
+        const Item item = std::move(slot.item);  // whose memory is free before the result waits for its turn
+        result = work_(item);
+      }
       lock.lock();
       slot.result = std::move(result);
       changed_.notify_all();

@@ -545,26 +545,42 @@ std::optional<std::int64_t> Source::CountedByIndex(Split split, std::int64_t ind
   return counted;
 }
 
+absl::StatusOr<std::int64_t> Source::CountedOfSample(Split split, std::int64_t index) const {
+  if (const std::optional<std::int64_t> labels = CountedByIndex(split, index)) return *labels;
+  ASSIGN_OR_RETURN(const SampleTokens sample, Read(split, index));
+  return std::count(sample.targets.begin() + 1, sample.targets.end(), 1);
+}
+
 absl::StatusOr<std::int64_t> Source::CountedLabels(Split split, std::int64_t first,
                                                    std::int64_t count) const {
   if (!masks_loss_) return count * sequence_length_;
-  // So many samples of a server's are asked for before they are read: enough for all requests that may be under way, and less than
-  // the cache of blocks holds.
+  // Samples are read in blocks of so many. Of a server's, a block is asked for while the one before it is read: enough for all requests
+  // that may be under way, and less than the cache of blocks holds.
   constexpr std::int64_t kBytesAhead = std::int64_t{32} << 20;
-  const std::int64_t ahead = std::clamp<std::int64_t>(kBytesAhead / (sequence_length_ * 5), 1, 256);
+  const std::int64_t block = std::clamp<std::int64_t>(kBytesAhead / (sequence_length_ * 5), 1, 256);
+  // Fewer tokens take less time than to start a thread for them.
+  constexpr std::int64_t kTokensOfThread = std::int64_t{1} << 17;
+  const auto grain = static_cast<std::size_t>(std::max<std::int64_t>(1, kTokensOfThread / sequence_length_));
   const std::int64_t last = first + count;
-  std::int64_t asked = first;
+  const auto ask = [&](std::int64_t begin) {
+    for (std::int64_t i = begin; has_remote_ && i < std::min(begin + block, last); ++i) {
+      if (!CountedByIndex(split, i)) Prefetch(split, i, storage::When::kNow);
+    }
+  };
+  ask(first);
   std::int64_t counted = 0;
-  for (std::int64_t index = first; index < last; ++index) {
-    if (const std::optional<std::int64_t> labels = CountedByIndex(split, index)) {
+  for (std::int64_t begin = first; begin < last; begin += block) {
+    ask(begin + block);
+    std::vector<absl::StatusOr<std::int64_t>> of_sample(
+        static_cast<std::size_t>(std::min(block, last - begin)), 0);
+    ParallelPieces(HardwareThreads(), of_sample.size(), grain, [&](std::size_t from, std::size_t to) {
+      for (std::size_t i = from; i < to; ++i)
+        of_sample[i] = CountedOfSample(split, begin + static_cast<std::int64_t>(i));
+    });
+    for (const absl::StatusOr<std::int64_t>& labels : of_sample) {
+      RETURN_IF_ERROR(labels.status());
       counted += *labels;
-      continue;
     }
-    for (asked = std::max(asked, index); has_remote_ && asked < std::min(last, index + ahead); ++asked) {
-      if (!CountedByIndex(split, asked)) Prefetch(split, asked, storage::When::kNow);
-    }
-    ASSIGN_OR_RETURN(const SampleTokens sample, Read(split, index));
-    counted += std::count(sample.targets.begin() + 1, sample.targets.end(), 1);
   }
   return counted;
 }

@@ -83,7 +83,7 @@ class Source {
   void Prefetch(Split split, std::int64_t index, storage::When when) const;
 
   // How many labels of samples [first, first + count) count in the loss, of count × sequence_length(). Reads them all where
-  // more than packing decides; those on a server many at a time.
+  // more than packing decides, on several threads; those on a server many at a time. Of several errors the first sample's is told.
   absl::StatusOr<std::int64_t> CountedLabels(Split split, std::int64_t first, std::int64_t count) const;
 
   std::int64_t size(Split split) const { return order(split).size; }
@@ -138,6 +138,7 @@ class Source {
   absl::Status AppendPiece(const Member& member, const PackedPiece& piece, SampleTokens* sample) const;
   // How many labels of the sample count, where its index says it; nullopt: its tokens or its mask say it.
   std::optional<std::int64_t> CountedByIndex(Split split, std::int64_t index) const;
+  absl::StatusOr<std::int64_t> CountedOfSample(Split split, std::int64_t index) const;
   void FillInMiddle(Split split, std::int64_t index, SampleTokens* sample) const;
   void MaskTargets(SampleTokens* sample) const;
   const Order& order(Split split) const { return orders_[static_cast<std::size_t>(split)]; }

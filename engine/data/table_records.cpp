@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 
@@ -14,6 +15,7 @@ namespace engine::data {
 namespace {
 
 using jinja::Value;
+using parquet::Meaning;
 using parquet::PhysicalType;
 using parquet::Repetition;
 using parquet::SchemaElement;
@@ -25,15 +27,73 @@ T NumberOf(std::string_view bytes) {
   return number;
 }
 
+// "2024-07-26", or nullopt where that is none of the years 1 to 9999. `days`: since 1970-01-01.
+std::optional<std::string> DateText(std::int64_t days) {
+  constexpr std::int64_t kFirst = -719162;  // 0001-01-01
+  constexpr std::int64_t kLast = 2932896;   // 9999-12-31
+  if (days < kFirst || days > kLast) return std::nullopt;
+  const std::chrono::year_month_day date{std::chrono::sys_days{std::chrono::days{days}}};
+  return fmt::format("{:04}-{:02}-{:02}", int{date.year()}, unsigned{date.month()}, unsigned{date.day()});
+}
+
+// A point in time as Python's isoformat() writes it: "2024-07-26T12:34:56.250000+00:00", with a fraction where there is one, of
+// nine digits where six are too few, and the distance from UTC where it is UTC's.
+std::optional<std::string> TimeText(std::int64_t count, std::int64_t per_second, bool is_utc) {
+  constexpr std::int64_t kSecondsPerDay = 86400;
+  const auto floor_divided = [](std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); };
+  const std::int64_t seconds = floor_divided(count, per_second);
+  const std::int64_t days = floor_divided(seconds, kSecondsPerDay);
+  std::optional<std::string> text = DateText(days);
+  if (!text.has_value()) return std::nullopt;
+  const std::int64_t second = seconds - days * kSecondsPerDay;
+  const std::int64_t nanoseconds = (count - seconds * per_second) * (1'000'000'000 / per_second);
+  *text += fmt::format("T{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60);
+  if (nanoseconds % 1000 != 0) {
+    *text += fmt::format(".{:09}", nanoseconds);
+  } else if (nanoseconds != 0) {
+    *text += fmt::format(".{:06}", nanoseconds / 1000);
+  }
+  if (is_utc) *text += "+00:00";
+  return text;
+}
+
+absl::StatusOr<Value> NumberValue(std::int64_t number, std::int64_t unsigned_number,
+                                  const parquet::Column& leaf) {
+  std::optional<std::string> text;
+  switch (leaf.meaning) {
+    case Meaning::kUnsigned:
+      if (unsigned_number < 0)
+        return InvalidArgument("the number {} is above 2^63 - 1",
+                               static_cast<std::uint64_t>(unsigned_number));
+      return Value(unsigned_number);
+    case Meaning::kDate:
+      text = DateText(number);
+      break;
+    case Meaning::kMilliseconds:
+      text = TimeText(number, 1'000, leaf.is_utc);
+      break;
+    case Meaning::kMicroseconds:
+      text = TimeText(number, 1'000'000, leaf.is_utc);
+      break;
+    case Meaning::kNanoseconds:
+      text = TimeText(number, 1'000'000'000, leaf.is_utc);
+      break;
+    default:
+      return Value(number);
+  }
+  if (!text.has_value()) return InvalidArgument("the date is not one of the years 1 to 9999");
+  return Value(*std::move(text));
+}
+
 // A value by the bytes of plain pages.
-Value ValueOf(PhysicalType type, std::string_view bytes) {
-  switch (type) {
+absl::StatusOr<Value> ValueOf(const parquet::Column& leaf, std::string_view bytes) {
+  switch (leaf.type) {
     case PhysicalType::kBoolean:
       return Value(bytes[0] != 0);
     case PhysicalType::kInt32:
-      return Value(std::int64_t{NumberOf<std::int32_t>(bytes)});
+      return NumberValue(NumberOf<std::int32_t>(bytes), NumberOf<std::uint32_t>(bytes), leaf);
     case PhysicalType::kInt64:
-      return Value(NumberOf<std::int64_t>(bytes));
+      return NumberValue(NumberOf<std::int64_t>(bytes), NumberOf<std::int64_t>(bytes), leaf);
     case PhysicalType::kFloat:
       return Value(double{NumberOf<float>(bytes)});
     case PhysicalType::kDouble:
@@ -41,16 +101,22 @@ Value ValueOf(PhysicalType type, std::string_view bytes) {
     case PhysicalType::kByteArray:
       break;
   }
+  if (!simdjson::validate_utf8(bytes.data(), bytes.size())) return InvalidArgument("the text is not UTF-8");
   return Value(std::string(bytes));
 }
 
 bool IsRead(const SchemaElement& leaf) {
+  const Meaning meaning = leaf.meaning;
+  const bool is_integer =
+      meaning == Meaning::kUnmarked || meaning == Meaning::kSigned || meaning == Meaning::kUnsigned;
   switch (static_cast<PhysicalType>(leaf.type)) {
     case PhysicalType::kByteArray:
-      return leaf.is_text;
+      return leaf.is_text();
     case PhysicalType::kInt32:
+      return is_integer || meaning == Meaning::kDate;
     case PhysicalType::kInt64:
-      return leaf.is_number;
+      return is_integer || meaning == Meaning::kMilliseconds || meaning == Meaning::kMicroseconds ||
+             meaning == Meaning::kNanoseconds;
     case PhysicalType::kBoolean:
     case PhysicalType::kFloat:
     case PhysicalType::kDouble:
@@ -84,6 +150,7 @@ class TableRecords::Builder {
     if (element.repetition == Repetition::kOptional) ++definition;
     if (element.is_list && element.children == 1 && schema_[at + 1].repetition == Repetition::kRepeated)
       return List(at, at + 1, definition, repetition, depth);
+    if (element.is_map) return Map(at, definition, repetition, depth);
     return Present(at, definition, repetition, depth);
   }
 
@@ -110,6 +177,29 @@ class TableRecords::Builder {
     return node;
   }
 
+  // A map: a repeated group of a key and a value (LogicalTypes.md, "Maps").
+  absl::StatusOr<Node> Map(std::size_t at, unsigned definition, unsigned repetition, int depth) {
+    const bool has_pairs = schema_[at].children == 1 && schema_[at + 1].repetition == Repetition::kRepeated &&
+                           schema_[at + 1].children == 2;
+    if (!has_pairs || !schema_[at + 2].is_text()) {
+      return table_.Error("column \"{}\": \"{}\" is a map {}, which is not read", column_, schema_[at].name,
+                          has_pairs ? "whose keys are no texts" : "without keys and values");
+    }
+    Node node{.name = schema_[at].name,
+              .kind = Node::Kind::kMap,
+              .definition = definition,
+              .list_element = definition + 1,
+              .repetition = repetition + 1,
+              .begin = columns_.size(),
+              .end = 0,
+              .children = {}};
+    for (const std::size_t part : {at + 2, at + 3}) {
+      ASSIGN_OR_RETURN(node.children.emplace_back(), Field(part, definition + 1, repetition + 1, depth + 1));
+    }
+    node.end = columns_.size();
+    return node;
+  }
+
   // What stands at a node of the schema where it is not null.
   absl::StatusOr<Node> Present(std::size_t at, unsigned definition, unsigned repetition, int depth) {
     const SchemaElement& element = schema_[at];
@@ -123,19 +213,21 @@ class TableRecords::Builder {
     if (element.type >= 0) {
       if (!IsRead(element)) {
         return table_.Error(
-            "column \"{}\": \"{}\" has a type that is not read; texts, integers with a sign, floats and "
-            "booleans are",
+            "column \"{}\": \"{}\" has a type that is not read; texts, integers, floats, booleans, dates and "
+            "timestamps are",
             column_, element.name);
       }
       columns_.push_back({.name = column_,
                           .leaf = leaf_++,
                           .type = static_cast<PhysicalType>(element.type),
                           .definition = definition,
-                          .repetition = repetition});
+                          .repetition = repetition,
+                          .meaning = element.meaning,
+                          .is_utc = element.is_utc});
     } else {
-      if (element.is_map || element.children == 0)
-        return table_.Error("column \"{}\": \"{}\" is {}, which is not read", column_, element.name,
-                            element.is_map ? "a map" : "a struct without members");
+      if (element.children == 0)
+        return table_.Error("column \"{}\": \"{}\" is a struct without members, which is not read", column_,
+                            element.name);
       node.kind = Node::Kind::kStruct;
       for (std::size_t child = at + 1; child < table_.Behind(at); child = table_.Behind(child)) {
         ASSIGN_OR_RETURN(node.children.emplace_back(), Field(child, definition, repetition, depth + 1));
@@ -177,28 +269,43 @@ class TableRecords::RowReader {
     }
     if (node.kind == Node::Kind::kStruct) return Members(node.children, repetition);
     if (node.kind == Node::Kind::kLeaf) return Leaf(node.begin);
+    const bool is_empty = definition < node.list_element;
+    if (is_empty) RETURN_IF_ERROR(TakeAll(node, definition, repetition));
+    if (node.kind == Node::Kind::kMap) return Entries(node, is_empty, repetition);
     jinja::List list;
-    if (definition < node.list_element) {
-      RETURN_IF_ERROR(TakeAll(node, definition, repetition));
-      return Value(std::move(list));
-    }
-    for (bool more = true; more;) {
+    for (bool more = !is_empty; more;) {
       ASSIGN_OR_RETURN(Value element, Read(node.children.front(), repetition));
       list.Add(std::move(element));
-      repetition = node.repetition;
-      ASSIGN_OR_RETURN(const std::optional<Levels> next, readers_[node.begin].Peek());
-      more = next.has_value() && next->repetition >= repetition;
+      ASSIGN_OR_RETURN(more, HasMore(node, &repetition));
     }
     return Value(std::move(list));
+  }
+
+  // A map as an object. Of equal keys the last one counts, as the format has it.
+  absl::StatusOr<Value> Entries(const Node& node, bool is_empty, unsigned repetition) {
+    jinja::Dict dict;
+    for (bool more = !is_empty; more;) {
+      ASSIGN_OR_RETURN(const Value key, Read(node.children[0], repetition));
+      if (key.text() == nullptr) return readers_[node.begin].Damaged("a key of a map is null");
+      ASSIGN_OR_RETURN(Value value, Read(node.children[1], repetition));
+      dict.Set(*key.text(), std::move(value));
+      ASSIGN_OR_RETURN(more, HasMore(node, &repetition));
+    }
+    return Value(std::move(dict));
+  }
+
+  // Whether the list or map goes on; *repetition is then that of its next element.
+  absl::StatusOr<bool> HasMore(const Node& node, unsigned* repetition) {
+    *repetition = node.repetition;
+    ASSIGN_OR_RETURN(const std::optional<Levels> next, readers_[node.begin].Peek());
+    return next.has_value() && next->repetition >= node.repetition;
   }
 
   absl::StatusOr<Value> Leaf(std::size_t column) {
     parquet::ColumnReader& reader = readers_[column];
     ASSIGN_OR_RETURN(const std::string_view bytes, reader.Take());
-    const PhysicalType type = reader.column().type;
-    if (type == PhysicalType::kByteArray && !simdjson::validate_utf8(bytes.data(), bytes.size()))
-      return reader.Damaged("the text is not UTF-8");
-    return ValueOf(type, bytes);
+    absl::StatusOr<Value> value = ValueOf(reader.column(), bytes);
+    return value.ok() ? std::move(value) : reader.Damaged(Message(value.status()));
   }
 
   absl::StatusOr<unsigned> PeekDefinition(std::size_t column, unsigned repetition) {

@@ -53,8 +53,9 @@ class ByteTokenizer final : public Tokenizer {
 // Special tokens in a text are characters: a document that speaks of "<|endoftext|>" does not end there.
 class PipelineTokenizer final : public Tokenizer {
  public:
-  PipelineTokenizer(std::unique_ptr<tokenizer::Pipeline> pipeline, std::int32_t end_of_document)
-      : pipeline_(std::move(pipeline)), end_of_document_(end_of_document) {}
+  // The description of the pipeline has a token that ends a document.
+  explicit PipelineTokenizer(std::unique_ptr<tokenizer::Pipeline> pipeline)
+      : pipeline_(std::move(pipeline)) {}
 
   absl::Status EncodeTo(std::string_view text, std::vector<std::int32_t>* ids) const override {
     return pipeline_->Encode(text, {}, ids);
@@ -69,10 +70,10 @@ class PipelineTokenizer final : public Tokenizer {
     return places_->Mark(text, *ids, spans, marks);
   }
   absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids) const override {
-    return pipeline_->Decode(ids, /*skip_special=*/false, end_of_document_);
+    return pipeline_->Decode(ids, /*skip_special=*/false, end_of_document());
   }
   std::int64_t vocab_size() const override { return pipeline_->vocab_size(); }
-  std::int32_t end_of_document() const override { return end_of_document_; }
+  std::int32_t end_of_document() const override { return *pipeline_->description().end_of_document; }
   std::optional<std::int32_t> beginning_of_document() const override {
     return pipeline_->description().beginning_of_document;
   }
@@ -82,22 +83,25 @@ class PipelineTokenizer final : public Tokenizer {
 
  private:
   std::unique_ptr<tokenizer::Pipeline> pipeline_;
-  std::int32_t end_of_document_;
   mutable std::once_flag places_once_;  // few data sets need them
   mutable absl::StatusOr<tokenizer::TokenPlaces> places_ = absl::UnknownError("not made yet");
 };
 
+// Puts the token of that name, unless it is empty, into the place of the one that the files tell. `does`: "end".
+absl::Status SetToken(const tokenizer::Description& description, std::string_view name, std::string_view does,
+                      std::optional<std::int32_t>* token) {
+  if (name.empty()) return absl::OkStatus();
+  *token = tokenizer::FindToken(description, name);
+  if (**token != tokenizer::kNoToken) return absl::OkStatus();
+  return InvalidArgument("{}: has no token \"{}\" to {} a document", description.source, Shown(name), does);
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(tokenizer::Description description,
-                                                                 const std::string& end_of_document) {
-  std::int32_t end = description.end_of_document.value_or(tokenizer::kNoToken);
-  if (!end_of_document.empty()) {
-    end = tokenizer::FindToken(description, end_of_document);
-    if (end == tokenizer::kNoToken) {
-      return InvalidArgument("{}: has no token \"{}\" to end a document", description.source,
-                             Shown(end_of_document));
-    }
-  }
-  if (end == tokenizer::kNoToken) {
+                                                                 const recipe::Tokenizer& wanted) {
+  RETURN_IF_ERROR(
+      SetToken(description, wanted.beginning_of_document, "begin", &description.beginning_of_document));
+  RETURN_IF_ERROR(SetToken(description, wanted.end_of_document, "end", &description.end_of_document));
+  if (!description.end_of_document.has_value()) {
     return InvalidArgument(
         "{}: which token ends a document is not known; data.tokenizer.end_of_document (--end-of-document) "
         "names it",
@@ -105,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(tokenizer::Desc
   }
   ASSIGN_OR_RETURN(std::unique_ptr<tokenizer::Pipeline> pipeline,
                    tokenizer::Pipeline::Make(std::move(description)));
-  return std::make_unique<PipelineTokenizer>(std::move(pipeline), end);
+  return std::make_unique<PipelineTokenizer>(std::move(pipeline));
 }
 
 }  // namespace
@@ -131,7 +135,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer
       return InvalidArgument("the tokenizer of a file needs data.tokenizer.path (--tokenizer-path)");
     }
     ASSIGN_OR_RETURN(tokenizer::Description read, tokenizer::ReadTokenizer(description.path));
-    return MakePipelineTokenizer(std::move(read), description.end_of_document);
+    return MakePipelineTokenizer(std::move(read), description);
   }
   if (description.kind != "gpt2") {
     return InvalidArgument("tokenizer \"{}\" is unknown; there are byte, gpt2, file and none",
@@ -144,7 +148,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer
   }
   ASSIGN_OR_RETURN(tokenizer::Description read,
                    tokenizer::ReadGpt2Files(description.vocab_file, description.merges_file));
-  return MakePipelineTokenizer(std::move(read), "");
+  return MakePipelineTokenizer(std::move(read), {});
 }
 
 }  // namespace engine::data

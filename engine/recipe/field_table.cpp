@@ -375,6 +375,11 @@ Rows DataRows() {
           .Doc("A tokenizer.json, SentencePiece model, file of tiktoken's ranks, or a Hugging Face folder "
                "with one "
                "(file)."),
+      FIELD(data.tokenizer.beginning_of_document)
+          .Doc(
+              "The token that begins a document (file), as the file writes it; empty: the one that its files "
+              "tell, if they do. Data sets begin their documents with it where `engine data build "
+              "--prepend-bos` made them."),
       FIELD(data.tokenizer.end_of_document)
           .Doc("The token that ends a document (file), as the file writes it; empty: the one that its files "
                "tell."),

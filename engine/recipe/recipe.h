@@ -105,8 +105,9 @@ struct Tokenizer {
   std::string vocab_file = {};   // vocab.json (gpt2)
   std::string merges_file = {};  // merges.txt (gpt2)
   std::string path = {};         // a tokenizer's file or a Hugging Face folder (file)
-  std::string end_of_document =
-      {};  // the token that ends a document (file); empty: the one that the files tell
+  // The tokens that begin and end a document (file); empty: those that the files tell.
+  std::string beginning_of_document = {};
+  std::string end_of_document = {};
 };
 
 inline constexpr const char* kRandomSource = "random";

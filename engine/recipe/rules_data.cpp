@@ -138,7 +138,8 @@ void FileTokenizerHasPath(const RuleContext& c) {
     c.Error({"data.tokenizer.kind"}, "tokenizer \"file\" needs path",
             "a tokenizer.json, a SentencePiece model, or a Hugging Face folder");
   }
-  for (const char* key : {"data.tokenizer.path", "data.tokenizer.end_of_document"}) {
+  for (const char* key :
+       {"data.tokenizer.path", "data.tokenizer.beginning_of_document", "data.tokenizer.end_of_document"}) {
     if (is_file || Get(*FindField(key), c.recipe) == DefaultOf(*FindField(key))) continue;
     c.Error({key}, fmt::format("{} is of the tokenizer \"file\", and kind is \"{}\"", key, t.kind),
             "data.tokenizer.kind = \"file\"");
@@ -227,11 +228,11 @@ void OfFiles(const RuleContext& c) {
 void RandomTokensUseNoFiles(const RuleContext& c) {
   if (!c.recipe.data.is_random()) return;
   std::string unused;
-  for (const char* key :
-       {"data.paths", "data.weights", "data.epochs", "data.split", "data.train.paths",
-        "data.validation.paths", "data.test.paths", "data.mask_end_of_document_loss", "data.packing",
-        "data.fim.rate", "data.index_cache", "data.tokenizer.kind", "data.tokenizer.vocab_file",
-        "data.tokenizer.merges_file", "data.tokenizer.path", "data.tokenizer.end_of_document"}) {
+  for (const char* key : {"data.paths", "data.weights", "data.epochs", "data.split", "data.train.paths",
+                          "data.validation.paths", "data.test.paths", "data.mask_end_of_document_loss",
+                          "data.packing", "data.fim.rate", "data.index_cache", "data.tokenizer.kind",
+                          "data.tokenizer.vocab_file", "data.tokenizer.merges_file", "data.tokenizer.path",
+                          "data.tokenizer.beginning_of_document", "data.tokenizer.end_of_document"}) {
     const Field& field = *FindField(key);
     if (field.key == "data.tokenizer.kind" && c.recipe.data.tokenizer.kind == "none") continue;
     // `engine generate` reads it, as of a run that `engine import hf` has made.

@@ -72,12 +72,19 @@ TEST_CASE("data build: with the tokenizer of a file") {
   CHECK(good.output.starts_with("1 documents, 1 sequences, "));
   const ProgramResult unnamed = RunProgram(build + " --tokenizer-path " + BpeModel());
   CHECK(unnamed.exit_code == 1);
-  CHECK(unnamed.output.find("--tokenizer-path and --end-of-document are for --tokenizer file") !=
+  CHECK(unnamed.output.find(
+            "--tokenizer-path, --beginning-of-document and --end-of-document are for --tokenizer file") !=
         std::string::npos);
   const ProgramResult other =
       RunProgram(build + " --tokenizer file --end-of-document nothing --tokenizer-path " + BpeModel());
   CHECK(other.exit_code == 1);
   CHECK(other.output.find("has no token \"nothing\" to end a document") != std::string::npos);
+  const ProgramResult begins = RunProgram(build +
+                                          " --prepend-bos --beginning-of-document '<pad>' --tokenizer file "
+                                          "--tokenizer-path " +
+                                          BpeModel());
+  CHECK(begins.exit_code == 1);
+  CHECK(begins.output.find("has no token \"<pad>\" to begin a document") != std::string::npos);
 }
 
 }  // namespace engine::cli

@@ -83,7 +83,7 @@ TEST_CASE(
   CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
         options.tokenizer.path +
             ": error: which token begins a document, for --prepend-bos, is not known; bos_token "
-            "of a tokenizer_config.json beside it names one");
+            "of a tokenizer_config.json beside it names one, and so does --beginning-of-document");
   // A mistake in the file that would name it is told to those who ask for the token, and to no one else.
   WriteFile(dir / "tokenizer_config.json", R"({"bos_token": 5})");
   CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==

@@ -419,6 +419,27 @@ TEST_CASE("what is predicted behind an end-of-document token does not count wher
   CHECK(OpenError(recipe).find("its end-of-document token is 256") != std::string::npos);
 }
 
+TEST_CASE("labels are counted the same in blocks of samples and on several threads") {
+  for (const auto& [length, samples] : {std::pair{20, 600}, std::pair{8192, 70}}) {
+    CAPTURE(length);
+    const TempDir dir(MemoryFolder());
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length * samples) + 1);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = i * i % 7 == 2 ? 256 : 1;
+    WriteDataset(dir / "d", {tokens});
+    recipe::Recipe recipe = MakeRecipe({dir / "d"});
+    recipe.data.sequence_length = length;
+    recipe.data.mask_end_of_document_loss = true;
+    recipe.training.iterations = samples / 2;
+    const Source source = OpenSource(recipe);
+    std::int64_t wanted = 0;
+    for (std::int64_t i = 3; i < samples; ++i) wanted += *source.CountedLabels(Split::kTrain, i, 1);
+    CHECK(*source.CountedLabels(Split::kTrain, 3, samples - 3) == wanted);
+    CHECK(wanted < std::int64_t{length} * (samples - 3) * 3 / 4);
+    CHECK(wanted > std::int64_t{length} * (samples - 3) * 2 / 3);
+    CHECK(absl::IsOutOfRange(source.CountedLabels(Split::kTrain, 3, samples).status()));
+  }
+}
+
 TEST_CASE("a data set's mask says which of its tokens count") {
   const TempDir dir;
   std::vector<std::vector<std::int32_t>> sequences(30, std::vector<std::int32_t>(7));
@@ -473,6 +494,7 @@ TEST_CASE("a data set's mask says which of its tokens count") {
   for (std::int64_t index = 0; index < 16 && told.empty(); ++index)
     told = Message(wrong.Read(Split::kTrain, index).status());
   CHECK(told.starts_with((dir / "d_loss_mask") + ".bin: number 7 (sequence "));
+  CHECK(Message(wrong.CountedLabels(Split::kTrain, 0, 16).status()) == told);  // the first sample's
   std::filesystem::remove((dir / "d_loss_mask") + ".bin");
   CHECK(OpenError(recipe).find("the mask of the loss: ") != std::string::npos);
 }

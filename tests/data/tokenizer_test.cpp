@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <optional>
+#include <utility>
+
 #include "engine/base/status.h"
 
 namespace engine::data {
@@ -27,6 +30,24 @@ TEST_CASE("tokenizers that cannot be made") {
             .ends_with("merges is not given"));
   CHECK(absl::IsNotFound(
       MakeTokenizer({.kind = "gpt2", .vocab_file = "/no/v.json", .merges_file = "/no/m.txt"}).status()));
+}
+
+TEST_CASE("the tokens that begin and end a document are those that the files tell, or others by name") {
+  recipe::Tokenizer wanted = {.kind = "file",
+                              .path = ENGINE_SOURCE_DIR "/tests/tokenizer/sentencepiece/bpe.model"};
+  const auto begin_and_end = [&wanted] {
+    const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(wanted);
+    REQUIRE_MESSAGE(tokenizer.ok(), Message(tokenizer.status()));
+    return std::pair((*tokenizer)->beginning_of_document(), (*tokenizer)->end_of_document());
+  };
+  CHECK(begin_and_end() == std::pair(std::optional(1), 2));
+  wanted.beginning_of_document = "</s>";
+  CHECK(begin_and_end() == std::pair(std::optional(2), 2));
+  wanted.end_of_document = "<s>";
+  CHECK(begin_and_end() == std::pair(std::optional(2), 1));
+  wanted.beginning_of_document = "no such token";
+  CHECK(Message(MakeTokenizer(wanted).status())
+            .ends_with("has no token \"no such token\" to begin a document"));
 }
 
 }  // namespace engine::data

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Writes tests/parquet/*.parquet, for the reader's tests, by two other implementations of the format: Rust's (npm's parquet-wasm)
 // and hyparquet-writer; and rows.jsonl, which has the rows of all of them. Also tests/data/chat/*.parquet, conversations in structs and
-// lists, and in columns of strings, with the same records in lines of JSON.
+// lists, in columns of strings, and of dates, times and maps, with the same records in lines of JSON.
 //
 // usage: mkdir -p build/parquet && cp tests/oracles/parquet/package.json build/parquet/ && npm install --prefix build/parquet
 //        tests/oracles/parquet.mjs [PACKAGES]     PACKAGES: build/parquet/node_modules
@@ -134,3 +134,46 @@ const questions = Array.from({ length: 40 }, (_, i) => ({ question: `q ${i} ${wo
 fs.writeFileSync(path.join(chats, 'questions.jsonl'), questions.map((record) => JSON.stringify(record) + '\n').join(''))
 const columns = ['question', 'context', 'answer'].map((name) => ({ name, data: questions.map((record) => record[name] ?? null), type: 'STRING' }))
 fs.writeFileSync(path.join(chats, 'questions_hyparquet.parquet'), Buffer.from(hyparquet.parquetWriteBuffer({ columnData: columns, rowGroupSize: 15, pageSize: 300 })))
+
+// Numbers without a sign, dates, timestamps and maps. What they are as JSON: dates and times as Python's isoformat() has them.
+const typed = []
+const iso = (ms, micros = 0) => {
+  const text = new Date(ms).toISOString()
+  const fraction = text.slice(20, 23) + String(micros).padStart(3, '0')
+  return text.slice(0, 19) + (fraction === '000000' ? '' : '.' + fraction)
+}
+const kDay = 86400000
+const kSpan = Date.UTC(9999, 11, 31) / kDay
+for (let i = 0; i < 60; ++i) {
+  const day = i % 10 === 0 ? [-719162, -1, 0, 59, 11016, kSpan][i / 10] : ((i * 7919) % 40000) - 20000
+  const ms = day * kDay + ((i * 7654321) % kDay) * (i % 4 === 0 ? 0 : 1)
+  const number = i % 3 === 0 ? 4294967295 - i : i
+  const record = { id: i, small: 255 - i, number, large: i % 2 === 0 ? 2 ** 52 + i : i, day, ms, us: Math.min(ms, 4e12 + 57) } // apache-arrow has microseconds up to 2^53
+  if (i % 5 !== 1) record.counts = Object.fromEntries(Array.from({ length: i % 4 }, (_, k) => [`k${k}${words[(i + k) % 8]}`, (i + k) % 6 === 5 ? null : i - k]))
+  if (i % 5 !== 2) record.notes = Array.from({ length: i % 3 }, (_, k) => ({ at: ms + k, tags: k === 0 ? { [words[i % 7]]: [`t${i}`, ''] } : {} }))
+  typed.push(record)
+}
+const asText = (record) => ({
+  ...record,
+  day: iso(record.day * kDay).slice(0, 10),
+  ms: iso(record.ms),
+  us: iso(record.us) + '+00:00',
+  ...(record.notes ? { notes: record.notes.map((note) => ({ ...note, at: iso(note.at) + '+00:00' })) } : {}),
+})
+fs.writeFileSync(path.join(chats, 'typed.jsonl'), typed.map((record) => JSON.stringify(asText(record)) + '\n').join(''))
+const mapOf = (type) => new arrow.Map_(field('entries', struct(field('key', utf8, false), field('value', type)), false))
+const note = struct(field('at', new arrow.TimestampMillisecond('UTC')), field('tags', mapOf(listOf(utf8))))
+const typedColumns = {
+  id: [new arrow.Uint16(), (v) => v],
+  small: [new arrow.Uint8(), (v) => v],
+  number: [new arrow.Uint32(), (v) => v],
+  large: [new arrow.Uint64(), BigInt],
+  day: [new arrow.DateDay(), (v) => new Date(v * kDay)],
+  ms: [new arrow.TimestampMillisecond(), (v) => v],
+  us: [new arrow.TimestampMicrosecond('UTC'), (v) => v],
+  counts: [mapOf(new arrow.Int32()), (v) => v && new Map(Object.entries(v))],
+  notes: [listOf(note), (v) => v && v.map((n) => ({ at: n.at, tags: new Map(Object.entries(n.tags)) }))],
+}
+const typedTable = new arrow.Table(Object.fromEntries(Object.entries(typedColumns).map(([name, [type, of]]) => [name, arrow.vectorFromArray(typed.map((record) => of(record[name] ?? null)), type)])))
+writeRust('typed_v1', 'SNAPPY', {}, typedTable, chats)
+writeRust('typed_v2', 'ZSTD', { v2: true, dictionary: false }, typedTable, chats)

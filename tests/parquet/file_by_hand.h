@@ -13,6 +13,7 @@ namespace engine::parquet {
 class Fields {
  public:
   Fields& Int(int id, std::int64_t value) {
+    if (id == 1) type_ = static_cast<int>(value);
     Head(id, 6);
     Varint(static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63));
     return *this;
@@ -21,6 +22,10 @@ class Fields {
     Head(id, 8);
     Varint(text.size());
     bytes_ += text;
+    return *this;
+  }
+  Fields& Bool(int id, bool value) {
+    Head(id, value ? 1 : 2);
     return *this;
   }
   Fields& Struct(int id, const Fields& fields) {
@@ -37,6 +42,7 @@ class Fields {
     return *this;
   }
   std::string Whole() const { return bytes_ + '\0'; }
+  int type() const { return type_; }  // of a schema's leaf, which is field 1; else -1
 
  private:
   void Head(int id, int type) {
@@ -49,6 +55,7 @@ class Fields {
   }
   std::string bytes_;
   int last_ = 0;
+  int type_ = -1;
 };
 
 inline std::string Little(std::uint32_t value) { return {reinterpret_cast<const char*>(&value), 4}; }
@@ -84,23 +91,51 @@ inline std::string PageBytes(const TestPage& page) {
          page.data;
 }
 
-// A file of one column, uncompressed: `schema` below the root, `values` and `rows` as the footer has them.
-inline std::string FileOf(const std::vector<Fields>& schema, const std::vector<TestPage>& pages,
-                          std::int64_t values, std::int64_t rows) {
+// The physical types of the leaves.
+inline std::vector<int> TypesOf(const std::vector<Fields>& schema) {
+  std::vector<int> types;
+  for (const Fields& fields : schema)
+    if (fields.type() >= 0) types.push_back(fields.type());
+  return types;
+}
+
+// A file of one row group, uncompressed: `schema` below the root, the pages of each leaf, `values` of each and `rows` as the footer
+// has them.
+inline std::string FileOfPages(const std::vector<Fields>& schema,
+                               const std::vector<std::vector<TestPage>>& columns, std::int64_t values,
+                               std::int64_t rows) {
   std::string file = "PAR1";
-  for (const TestPage& page : pages) file += PageBytes(page);
-  const auto size = static_cast<std::int64_t>(file.size()) - 4;
+  std::vector<Fields> chunks;
+  const std::vector<int> types = TypesOf(schema);
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    const auto begin = static_cast<std::int64_t>(file.size());
+    for (const TestPage& page : columns[i]) file += PageBytes(page);
+    const std::int64_t size = static_cast<std::int64_t>(file.size()) - begin;
+    const int type = i < types.size() ? types[i] : 6;
+    chunks.push_back(Fields().Struct(
+        3, Fields().Int(1, type).Int(4, 0).Int(5, values).Int(6, size).Int(7, size).Int(9, begin)));
+  }
   std::vector<Fields> all = {Fields().Text(4, "root").Int(5, 1)};
   all.insert(all.end(), schema.begin(), schema.end());
-  const Fields chunk =
-      Fields().Struct(3, Fields().Int(1, 6).Int(4, 0).Int(5, values).Int(6, size).Int(7, size).Int(9, 4));
   const std::string footer = Fields()
                                  .Int(1, 1)
                                  .Structs(2, all)
                                  .Int(3, rows)
-                                 .Structs(4, {Fields().Structs(1, {chunk}).Int(3, rows)})
+                                 .Structs(4, {Fields().Structs(1, chunks).Int(3, rows)})
                                  .Whole();
   return file + footer + Little(static_cast<std::uint32_t>(footer.size())) + "PAR1";
+}
+
+// The same of one column of several pages, and of several columns of one page each.
+inline std::string FileOf(const std::vector<Fields>& schema, const std::vector<TestPage>& pages,
+                          std::int64_t values, std::int64_t rows) {
+  return FileOfPages(schema, {pages}, values, rows);
+}
+inline std::string FileOfColumns(const std::vector<Fields>& schema, const std::vector<TestPage>& columns,
+                                 std::int64_t values, std::int64_t rows) {
+  std::vector<std::vector<TestPage>> pages;
+  for (const TestPage& page : columns) pages.push_back({page});
+  return FileOfPages(schema, pages, values, rows);
 }
 
 }  // namespace engine::parquet

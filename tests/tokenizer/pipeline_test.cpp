@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -39,6 +40,9 @@ const std::vector<std::string>& Characters() {
 BpeModel RandomBpe(std::mt19937_64* random, std::size_t characters, std::size_t merges) {
   BpeModel model;
   for (std::size_t i = 0; i < characters; ++i) model.vocabulary.Add(Characters()[i], model.vocabulary.size());
+  std::vector<std::int32_t> ranks(merges);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if ((*random)() % 2 == 0) std::shuffle(ranks.begin(), ranks.end(), *random);
   while (model.merges.size() < merges) {
     const auto pick = [&] {
       return static_cast<std::int32_t>((*random)() % static_cast<std::size_t>(model.vocabulary.size()));
@@ -50,19 +54,15 @@ BpeModel RandomBpe(std::mt19937_64* random, std::size_t characters, std::size_t 
     if (product.size() > 12) continue;
     const std::int32_t id = model.vocabulary.size();
     if (!model.vocabulary.Add(product, id)) continue;
-    model.merges.push_back({left, right, id, static_cast<std::int32_t>(model.merges.size())});
+    model.merges.Put({left, right, id, ranks[model.merges.size()]});
   }
-  std::vector<std::int32_t> ranks(merges);
-  for (std::size_t i = 0; i < merges; ++i) ranks[i] = static_cast<std::int32_t>(i);
-  if ((*random)() % 2 == 0) std::shuffle(ranks.begin(), ranks.end(), *random);
-  for (std::size_t i = 0; i < merges; ++i) model.merges[i].rank = ranks[i];
   return model;
 }
 
 // The definition, word for word: the pair of the lowest rank, the leftmost of equals, until there is none.
 TokenIds SlowBpe(const BpeModel& model, const std::vector<std::string>& characters) {
   std::map<std::pair<std::int32_t, std::int32_t>, Merge> merges;
-  for (const Merge& merge : model.merges) merges[{merge.left, merge.right}] = merge;
+  model.merges.ForEach([&](const Merge& merge) { merges[{merge.left, merge.right}] = merge; });
   TokenIds ids;
   for (const std::string& character : characters) ids.push_back(model.vocabulary.Find(character));
   while (true) {

@@ -79,7 +79,7 @@ TEST_CASE("a composed character belongs to what is before a border inside of it"
   description.source = "test";
   BpeModel model;
   for (const char* token : {"a", "b", "\u00E9", "ab"}) model.vocabulary.Add(token, model.vocabulary.size());
-  model.merges = {{.left = 0, .right = 1, .product = 3, .rank = 0}};
+  model.merges.Put({.left = 0, .right = 1, .product = 3, .rank = 0});
   description.model = model;
   description.normalizers = {ToNormalForm{}};
   description.added_tokens = {{.id = 4, .content = "<x>", .special = true}};

@@ -1,5 +1,7 @@
 #include "engine/data/parquet/metadata.h"
 
+#include <optional>
+
 #include "engine/base/status.h"
 #include "engine/data/parquet/thrift.h"
 
@@ -8,54 +10,99 @@ namespace {
 
 using Type = ThriftReader::Type;
 
-// Whether a member of the union LogicalType, told by its field, is a type of texts.
-bool IsTextType(int field) {
-  constexpr int kString = 1;
-  constexpr int kEnum = 4;
-  constexpr int kJson = 12;
-  return field == kString || field == kEnum || field == kJson;
-}
-
 // The older marks, ConvertedType.
-void ApplyMark(std::int64_t mark, SchemaElement* element) {
+Meaning MeaningOfMark(std::int64_t mark) {
   constexpr int kUtf8 = 0;
-  constexpr int kMap = 1;
-  constexpr int kMapEntry = 2;
-  constexpr int kList = 3;
   constexpr int kEnum = 4;
+  constexpr int kDate = 6;
+  constexpr int kTimestampMillis = 9;
+  constexpr int kTimestampMicros = 10;
+  constexpr int kUint8 = 11;
+  constexpr int kUint64 = 14;
   constexpr int kInt8 = 15;
   constexpr int kInt64 = 18;
   constexpr int kJson = 19;
-  element->is_list = element->is_list || mark == kList;
-  element->is_map = element->is_map || mark == kMap || mark == kMapEntry;
-  element->is_text = element->is_text && (mark == kUtf8 || mark == kEnum || mark == kJson);
-  element->is_number = element->is_number && mark >= kInt8 && mark <= kInt64;
+  if (mark == kUtf8 || mark == kEnum || mark == kJson) return Meaning::kText;
+  if (mark == kDate) return Meaning::kDate;
+  if (mark == kTimestampMillis) return Meaning::kMilliseconds;
+  if (mark == kTimestampMicros) return Meaning::kMicroseconds;
+  if (mark >= kUint8 && mark <= kUint64) return Meaning::kUnsigned;
+  if (mark >= kInt8 && mark <= kInt64) return Meaning::kSigned;
+  return Meaning::kOther;
 }
 
-// A LogicalType, which is a union: one field tells the type.
-void ReadLogicalType(ThriftReader* reader, SchemaElement* element) {
-  constexpr int kMap = 2;
+void ApplyMark(std::int64_t mark, SchemaElement* element) {
+  constexpr int kMap = 1;
+  constexpr int kMapEntry = 2;
   constexpr int kList = 3;
-  constexpr int kInteger = 10;
-  constexpr int kNull = 11;  // the type of a column that has nothing else
-  reader->Struct([&](int field, Type type) {
-    element->is_list = element->is_list || field == kList;
-    element->is_map = element->is_map || field == kMap;
-    element->is_text = element->is_text && IsTextType(field);
-    element->is_number = element->is_number && (field == kInteger || field == kNull);
-    if (field != kInteger || type != Type::kStruct) return false;
-    reader->Struct([&](int member, Type member_type) {
-      constexpr int kIsSigned = 2;
-      if (member != kIsSigned) return false;
-      element->is_number = reader->Bool(member_type) && element->is_number;
+  element->is_list = element->is_list || mark == kList;
+  element->is_map = element->is_map || mark == kMap || mark == kMapEntry;
+  element->meaning = MeaningOfMark(mark);
+}
+
+// TimestampType.
+Meaning ReadTimestamp(ThriftReader* reader, SchemaElement* element) {
+  Meaning meaning = Meaning::kOther;
+  reader->Struct([&](int member, Type member_type) {
+    constexpr int kIsAdjustedToUtc = 1;
+    constexpr int kUnit = 2;
+    if (member == kIsAdjustedToUtc) {
+      element->is_utc = reader->Bool(member_type);
       return true;
+    }
+    if (member != kUnit || member_type != Type::kStruct) return false;
+    reader->Struct([&](int unit, Type) {  // a union
+      constexpr Meaning kUnits[] = {Meaning::kMilliseconds, Meaning::kMicroseconds, Meaning::kNanoseconds};
+      if (unit >= 1 && unit <= 3) meaning = kUnits[unit - 1];
+      return false;
     });
     return true;
   });
+  return meaning;
+}
+
+// IntType.
+Meaning ReadInteger(ThriftReader* reader) {
+  Meaning meaning = Meaning::kOther;
+  reader->Struct([&](int member, Type member_type) {
+    constexpr int kIsSigned = 2;
+    if (member != kIsSigned) return false;
+    meaning = reader->Bool(member_type) ? Meaning::kSigned : Meaning::kUnsigned;
+    return true;
+  });
+  return meaning;
+}
+
+// A LogicalType, which is a union: one field tells the type.
+std::optional<Meaning> ReadLogicalType(ThriftReader* reader, SchemaElement* element) {
+  constexpr int kString = 1;
+  constexpr int kMap = 2;
+  constexpr int kList = 3;
+  constexpr int kEnum = 4;
+  constexpr int kDate = 6;
+  constexpr int kTimestamp = 8;
+  constexpr int kInteger = 10;
+  constexpr int kNull = 11;  // the type of a column that has nothing else
+  constexpr int kJson = 12;
+  std::optional<Meaning> meaning;
+  reader->Struct([&](int field, Type type) {
+    element->is_list = element->is_list || field == kList;
+    element->is_map = element->is_map || field == kMap;
+    const bool is_text = field == kString || field == kEnum || field == kJson;
+    meaning = is_text          ? Meaning::kText
+              : field == kDate ? Meaning::kDate
+              : field == kNull ? Meaning::kUnmarked
+                               : Meaning::kOther;
+    if (type != Type::kStruct || (field != kTimestamp && field != kInteger)) return false;
+    meaning = field == kTimestamp ? ReadTimestamp(reader, element) : ReadInteger(reader);
+    return true;
+  });
+  return meaning;
 }
 
 SchemaElement ReadSchemaElement(ThriftReader* reader) {
   SchemaElement element;
+  std::optional<Meaning> logical;
   reader->Struct([&](int id, Type type) {
     switch (id) {
       case 1:
@@ -75,12 +122,13 @@ SchemaElement ReadSchemaElement(ThriftReader* reader) {
         return true;
       case 10:
         if (type != Type::kStruct) return false;
-        ReadLogicalType(reader, &element);
+        logical = ReadLogicalType(reader, &element);
         return true;
       default:
         return false;
     }
   });
+  if (logical.has_value()) element.meaning = *logical;
   return element;
 }
 

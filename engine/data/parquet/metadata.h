@@ -43,16 +43,35 @@ enum class Encoding : std::int32_t {
 };
 enum class PageType : std::int32_t { kData = 0, kIndex = 1, kDictionary = 2, kDataV2 = 3 };
 
+// What the values of a leaf stand for, by its mark: its LogicalType, or without one the older ConvertedType.
+enum class Meaning : std::uint8_t {
+  kUnmarked,  // bytes are taken for text, numbers for what they are
+  kText,
+  kSigned,
+  kUnsigned,
+  kDate,          // days since 1970-01-01
+  kMilliseconds,  // since 1970-01-01, 0:00
+  kMicroseconds,
+  kNanoseconds,
+  kOther  // is not read
+};
+
 // A node of the schema, which is a tree in pre-order.
 struct SchemaElement {
   std::string name;
   std::int32_t type = -1;  // PhysicalType; −1: a group
   Repetition repetition = Repetition::kRequired;
   std::int64_t children = 0;
-  bool is_list = false;   // marked as a list
-  bool is_map = false;    // marked as a map
-  bool is_text = true;    // not marked as anything but text: bytes without a mark are taken for it
-  bool is_number = true;  // not marked as anything but a number with a sign, as dates are
+  bool is_list = false;  // marked as a list
+  bool is_map = false;   // marked as a map
+  Meaning meaning = Meaning::kUnmarked;
+  bool is_utc = true;  // a point in time is UTC's, and not of whatever place
+
+  // Whether it is a leaf of texts.
+  bool is_text() const {
+    return type == static_cast<std::int32_t>(PhysicalType::kByteArray) &&
+           (meaning == Meaning::kUnmarked || meaning == Meaning::kText);
+  }
 };
 
 struct ColumnChunk {

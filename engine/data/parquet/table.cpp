@@ -81,8 +81,7 @@ std::string Table::TextNames() const {
   std::string names;
   const std::vector<SchemaElement>& schema = metadata_.schema;
   for (std::size_t node = 1; node < schema.size(); node = Behind(node)) {
-    if (schema[node].type != static_cast<std::int32_t>(PhysicalType::kByteArray) || !schema[node].is_text)
-      continue;
+    if (!schema[node].is_text()) continue;
     names += (names.empty() ? "\"" : ", \"") + schema[node].name + "\"";
   }
   return names.empty() ? "none" : names;
@@ -120,8 +119,7 @@ absl::StatusOr<Column> Table::FindText(const std::string& name) const {
   if (node == 0) return Error("a column has no name");
   // Of a list down to its elements: groups of one.
   while (schema[node].type < 0 && schema[node].children == 1) enter(node + 1);
-  if (schema[node].type != static_cast<std::int32_t>(PhysicalType::kByteArray) || !schema[node].is_text ||
-      column.repetition > 1) {
+  if (!schema[node].is_text() || column.repetition > 1) {
     return Error("the column \"{}\" has neither texts nor lists of texts; columns of texts are: {}", name,
                  TextNames());
   }

@@ -28,6 +28,8 @@ struct Column {
   unsigned definition = 0;    // the level at which a value is there
   unsigned repetition = 0;    // 0: a value a row; 1: a list of values a row; more: lists of lists
   unsigned list_element = 0;  // of a list: the definition level from which on it has an element
+  Meaning meaning = Meaning::kUnmarked;
+  bool is_utc = true;  // of timestamps
 };
 
 struct Page {

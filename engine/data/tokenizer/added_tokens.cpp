@@ -37,6 +37,13 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<std::pair<std::string, Adde
   fallback_ = {0};
   longest_ = {-1};
   std::vector<std::pair<std::uint32_t, unsigned char>> parent = {{0, 0}};  // by state
+  std::size_t bytes = 0;
+  std::size_t longest = 0;
+  for (const auto& [text, token] : tokens) {
+    bytes += text.size();
+    longest = std::max(longest, text.size());
+  }
+  next_.reserve(bytes);
   for (const auto& [text, token] : tokens) {
     has_ordinary_ |= !token.special;
     bool& is_last = is_last_byte_[static_cast<unsigned char>(text.back())];
@@ -50,13 +57,13 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<std::pair<std::string, Adde
     std::uint32_t state = 0;
     for (std::size_t i = text.size(); i-- > 0;) {
       const auto byte = static_cast<unsigned char>(text[i]);
-      const auto [edge, is_new] =
-          next_.emplace(EdgeKey(state, byte), static_cast<std::uint32_t>(longest_.size()));
-      if (is_new) {
+      std::uint32_t& next = state == 0 ? first_[byte] : next_[EdgeKey(state, byte)];
+      if (next == 0) {
+        next = static_cast<std::uint32_t>(longest_.size());
         longest_.push_back(-1);
         parent.emplace_back(state, byte);
       }
-      state = edge->second;
+      state = next;
     }
     if (longest_[state] < 0)
       longest_[state] = static_cast<std::int32_t>(tokens_.size());  // the first of equals
@@ -64,28 +71,28 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<std::pair<std::string, Adde
     tokens_.push_back(token);
   }
   // By depth: a state's fallback is that of its parent, gone on by its byte.
+  std::vector<std::vector<std::uint32_t>> of_depth(1 + longest);
   std::vector<std::uint32_t> depth(longest_.size(), 0);
-  std::vector<std::uint32_t> order(longest_.size());
-  for (std::uint32_t s = 0; s < order.size(); ++s) {
-    order[s] = s;
-    if (s > 0) depth[s] = depth[parent[s].first] + 1;  // parents are made before their children
+  for (std::uint32_t s = 1; s < depth.size(); ++s) {
+    depth[s] = depth[parent[s].first] + 1;  // parents are made before their children
+    of_depth[depth[s]].push_back(s);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return depth[a] < depth[b]; });
   fallback_.assign(longest_.size(), 0);
-  for (const std::uint32_t state : order) {
-    if (depth[state] > 1) fallback_[state] = Step(fallback_[parent[state].first], parent[state].second);
-    if (longest_[state] < 0) longest_[state] = longest_[fallback_[state]];
+  for (std::size_t d = 2; d < of_depth.size(); ++d) {
+    for (const std::uint32_t state : of_depth[d]) {
+      fallback_[state] = Step(fallback_[parent[state].first], parent[state].second);
+      if (longest_[state] < 0) longest_[state] = longest_[fallback_[state]];
+    }
   }
 }
 
 std::uint32_t AddedTokenFinder::Step(std::uint32_t state, unsigned char byte) const {
-  while (true) {
+  while (state != 0) {
     const auto edge = next_.find(EdgeKey(state, byte));
     if (edge != next_.end()) return edge->second;
-    if (state == 0) return 0;
     state = fallback_[state];
   }
+  return first_[byte];
 }
 
 // The last place up to `from` where a byte stands that is the last of a token, or npos. `places`: of each of few such

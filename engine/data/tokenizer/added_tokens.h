@@ -47,9 +47,12 @@ class AddedTokenFinder {
   std::string last_bytes_;  // the same bytes
   std::bitset<std::size_t{1} << 16>
       is_last_pair_;  // the last two bytes of a token, or any byte and a token of one
-  absl::flat_hash_map<std::uint64_t, std::uint32_t> next_;  // (state, byte)
-  std::vector<std::uint32_t> fallback_;                     // by state
-  std::vector<std::int32_t> longest_;                       // by state: the token, or -1
+  // What follows a state by a byte: of the first state, and of the others by (state, byte). No state is followed by the
+  // first one.
+  std::array<std::uint32_t, 256> first_ = {};
+  absl::flat_hash_map<std::uint64_t, std::uint32_t> next_;
+  std::vector<std::uint32_t> fallback_;  // by state
+  std::vector<std::int32_t> longest_;    // by state: the token, or -1
 };
 
 }  // namespace engine::tokenizer

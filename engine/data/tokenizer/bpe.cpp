@@ -1,17 +1,14 @@
 // Byte-pair encoding (Sennrich et al. 2016): a word is cut into its characters or bytes; then, as long as two neighbours
 // have a merge, the pair with the lowest rank becomes one token, the leftmost of equals first (or, in rounds, all equals).
-#include <absl/container/flat_hash_map.h>
-
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <functional>
 #include <limits>
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/data/tokenizer/byte_characters.h"
-#include "engine/data/tokenizer/page_array.h"
+#include "engine/data/tokenizer/merge_table.h"
 #include "engine/data/tokenizer/read_model.h"
 #include "engine/data/tokenizer/utf8.h"
 #include "engine/data/tokenizer/word_encoder.h"
@@ -19,69 +16,19 @@
 namespace engine::tokenizer {
 namespace {
 
-constexpr std::int32_t kNoRank = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kShortWord = 40;  // symbols up to which looking at all pairs beats a heap
-
-// (left id, right id) → rank and product, by open addressing.
-class MergeTable {
- public:
-  struct Found {
-    std::int32_t rank = kNoRank;
-    std::int32_t product = kNoToken;
-  };
-
-  explicit MergeTable(const std::vector<Merge>& merges)
-      : slots_(std::bit_ceil(std::max<std::size_t>(16, merges.size() + merges.size() / 2))),
-        shift_(64 - std::countr_zero(slots_.size())) {
-    constexpr std::size_t kAhead = 16;  // merges whose places are asked for while others are put in theirs
-    for (std::size_t i = 0; i < merges.size(); ++i) {
-      if (i + kAhead < merges.size()) Prefetch(merges[i + kAhead].left, merges[i + kAhead].right);
-      const Merge& merge = merges[i];
-      std::size_t slot = SlotOf(merge.left, merge.right);
-      while (slots_[slot].left_plus_1 != 0) slot = (slot + 1) & (slots_.size() - 1);
-      slots_[slot] = {merge.left + 1, merge.right, merge.rank, merge.product};
-    }
-  }
-
-  void Prefetch(std::int32_t left, std::int32_t right) const {
-    __builtin_prefetch(&slots_[SlotOf(left, right)]);
-  }
-
-  // The pair's merge, or one with rank kNoRank.
-  Found Find(std::int32_t left, std::int32_t right) const {
-    for (std::size_t slot = SlotOf(left, right);; slot = (slot + 1) & (slots_.size() - 1)) {
-      const Entry& entry = slots_[slot];
-      if (entry.left_plus_1 == left + 1 && entry.right == right) return {entry.rank, entry.product};
-      if (entry.left_plus_1 == 0) return {};
-    }
-  }
-
- private:
-  struct Entry {
-    std::int32_t left_plus_1;  // 0: none
-    std::int32_t right;
-    std::int32_t rank;
-    std::int32_t product;
-  };
-  std::size_t SlotOf(std::int32_t left, std::int32_t right) const {
-    const std::uint64_t key = static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
-    return (key * 0x9E3779B97F4A7C15U) >> shift_;
-  }
-
-  PageArray<Entry> slots_;
-  int shift_ = 0;
-};
 
 // Whether no merge uses a token before the last merge that makes it.
 bool MergesAreInOrder(const BpeModel& model) {
   std::vector<std::int32_t> first_use(static_cast<std::size_t>(model.vocabulary.size()), kNoRank);
   const auto use = [&](std::int32_t id) -> std::int32_t& { return first_use[static_cast<std::size_t>(id)]; };
-  for (const Merge& merge : model.merges) {
+  model.merges.ForEach([&](const Merge& merge) {
     use(merge.left) = std::min(use(merge.left), merge.rank);
     use(merge.right) = std::min(use(merge.right), merge.rank);
-  }
-  return std::all_of(model.merges.begin(), model.merges.end(),
-                     [&](const Merge& merge) { return merge.rank < use(merge.product); });
+  });
+  bool are_in_order = true;
+  model.merges.ForEach([&](const Merge& merge) { are_in_order &= merge.rank < use(merge.product); });
+  return are_in_order;
 }
 
 class BpeEncoder final : public WordEncoder {
@@ -151,12 +98,12 @@ class BpeEncoder final : public WordEncoder {
     for (std::size_t byte = 0; byte < id_of_byte_.size(); ++byte)
       byte_of[static_cast<std::size_t>(id_of_byte_[byte])] = static_cast<std::int16_t>(byte);
     byte_pairs_.resize(std::size_t{1} << 16);
-    for (const Merge& merge : model_.merges) {
+    model_.merges.ForEach([&](const Merge& merge) {
       const std::int16_t left = byte_of[static_cast<std::size_t>(merge.left)];
       const std::int16_t right = byte_of[static_cast<std::size_t>(merge.right)];
       if (left >= 0 && right >= 0)
         byte_pairs_[static_cast<std::size_t>(left << 8 | right)] = {merge.rank, merge.product};
-    }
+    });
   }
 
   bool Unknown(std::size_t position, std::size_t* last_unknown, std::vector<std::int32_t>* symbols) const {
@@ -342,7 +289,7 @@ class BpeEncoder final : public WordEncoder {
   const BpeModel& model_;
   const bool of_bytes_;
   const bool in_rounds_;
-  MergeTable merges_;
+  const MergeTable& merges_;
   std::vector<MergeTable::Found> byte_pairs_;  // by both bytes; empty: not all bytes are tokens
   Vocabulary words_;                           // of ignore_merges over bytes
   std::array<std::int32_t, 256> id_of_byte_ = {};

@@ -4,10 +4,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include "engine/base/file_io.h"
 #include "engine/data/tokenizer/file_view.h"
@@ -16,7 +17,7 @@ namespace engine::tokenizer {
 namespace {
 
 // The first bytes of the file; the last two digits are the version of all that is behind them.
-constexpr std::array<char, 8> kMagic = {'E', 'N', 'G', 'T', 'O', 'K', '0', '1'};
+constexpr std::array<char, 8> kMagic = {'E', 'N', 'G', 'T', 'O', 'K', '0', '2'};
 
 struct Header {
   std::array<char, 8> magic;
@@ -44,9 +45,22 @@ bool Take(std::string_view* from, std::string_view* bytes) {
   return true;
 }
 
+// False where there is none of a vocabulary of this size.
+bool TakeMerges(std::string_view bytes, std::int32_t vocabulary, MergeTable* merges) {
+  const auto is_token = [vocabulary](std::int32_t id) { return id >= 0 && id < vocabulary; };
+  merges->Reserve(bytes.size() / sizeof(Merge));
+  for (; !bytes.empty(); bytes.remove_prefix(sizeof(Merge))) {
+    Merge merge;
+    std::memcpy(&merge, bytes.data(), sizeof merge);
+    if (!is_token(merge.left) || !is_token(merge.right) || !is_token(merge.product) || !merges->Put(merge))
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-Contents::Contents(std::string_view text) : text(text) {
+Contents::Contents(std::string_view text) : bytes(text.size()) {
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
   low = hash.low64;
   high = hash.high64;
@@ -66,7 +80,7 @@ std::optional<CompiledModel> ReadCompiled(const std::string& file, const Content
   std::memcpy(&header, body.data(), sizeof header);
   body.remove_prefix(sizeof header);
   if (header.magic != kMagic || header.contents.low64 != contents.low ||
-      header.contents.high64 != contents.high || header.contents_bytes != contents.text.size() ||
+      header.contents.high64 != contents.high || header.contents_bytes != contents.bytes ||
       header.body_bytes != body.size() || header.body_hash != XXH3_64bits(body.data(), body.size()))
     return std::nullopt;
   CompiledModel model;
@@ -78,28 +92,26 @@ std::optional<CompiledModel> ReadCompiled(const std::string& file, const Content
       merges.size() % sizeof(Merge) != 0 || !model.vocabulary.SetTables(tables))
     return std::nullopt;
   model.rest = rest;
-  model.merges.resize(merges.size() / sizeof(Merge));
-  if (!merges.empty()) std::memcpy(model.merges.data(), merges.data(), merges.size());
-  const auto size = static_cast<std::uint32_t>(model.vocabulary.size());
-  const auto is_of_vocabulary = [size](const Merge& merge) {
-    return static_cast<std::uint32_t>(merge.left) < size && static_cast<std::uint32_t>(merge.right) < size &&
-           static_cast<std::uint32_t>(merge.product) < size;
-  };
-  if (!std::all_of(model.merges.begin(), model.merges.end(), is_of_vocabulary)) return std::nullopt;
-  return model;
+  return TakeMerges(merges, model.vocabulary.size(), &model.merges) ? std::optional(std::move(model))
+                                                                    : std::nullopt;
 }
 
 void WriteCompiled(const std::string& file, const Contents& contents, std::string_view rest,
                    const BpeModel& model) {
   const Vocabulary::Tables tables = model.vocabulary.GetTables();
   std::string text(sizeof(Header), '\0');
+  text.reserve(text.size() + rest.size() + tables.tokens.size() + tables.spans.size() + tables.slots.size() +
+               model.merges.size() * sizeof(Merge) + 5 * sizeof(std::uint64_t));
   for (const std::string_view bytes : {rest, tables.tokens, tables.spans, tables.slots}) Append(&text, bytes);
-  Append(&text, {reinterpret_cast<const char*>(model.merges.data()), model.merges.size() * sizeof(Merge)});
+  std::vector<Merge> merges;  // in the order of their places, which are then filled one behind the other
+  merges.reserve(model.merges.size());
+  model.merges.ForEach([&merges](const Merge& merge) { merges.push_back(merge); });
+  Append(&text, {reinterpret_cast<const char*>(merges.data()), merges.size() * sizeof(Merge)});
   const std::string_view body = std::string_view(text).substr(sizeof(Header));
   Header header = {};
   header.magic = kMagic;
   header.contents = {.low64 = contents.low, .high64 = contents.high};
-  header.contents_bytes = contents.text.size();
+  header.contents_bytes = contents.bytes;
   header.body_bytes = body.size();
   header.body_hash = XXH3_64bits(body.data(), body.size());
   std::memcpy(text.data(), &header, sizeof header);

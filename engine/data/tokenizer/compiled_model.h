@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/data/tokenizer/description.h"
 
@@ -17,13 +16,13 @@ namespace engine::tokenizer {
 struct CompiledModel {
   std::string rest;  // the tokenizer.json without model.vocab and model.merges
   Vocabulary vocabulary;
-  std::vector<Merge> merges;
+  MergeTable merges;
 };
 
-// What is in a tokenizer.json, and the XXH3 checksum of 128 bits by which its copy knows it.
+// How much is in a tokenizer.json, and the XXH3 checksum of 128 bits by which its copy knows it.
 struct Contents {
   explicit Contents(std::string_view text);
-  std::string_view text;
+  std::uint64_t bytes;
   std::uint64_t low;
   std::uint64_t high;
 };

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/data/tokenizer/merge_table.h"
 #include "engine/data/tokenizer/normal_form.h"
 #include "engine/data/tokenizer/vocabulary.h"
 
@@ -108,15 +109,9 @@ using PreTokenizer = std::variant<SplitBytes, Metaspace, Split, SplitDigits, Spl
                                   SplitWords, SplitWhitespace, SplitDelimiter, SplitScripts, SplitLength>;
 
 // --------------------------------------------------------------------------------------------------------- models
-struct Merge {
-  std::int32_t left = 0;
-  std::int32_t right = 0;
-  std::int32_t product = 0;
-  std::int32_t rank = 0;  // the lower the earlier; equal ranks: from left to right
-};
 struct BpeModel {
   Vocabulary vocabulary;
-  std::vector<Merge> merges;  // a pair stands once
+  MergeTable merges;
   std::int32_t unknown = kNoToken;
   std::string continuing_prefix;  // of all characters of a word but the first
   std::string end_suffix;         // of the last one

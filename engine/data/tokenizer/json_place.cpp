@@ -115,6 +115,7 @@ void JsonPlace::Only(std::initializer_list<std::string_view> names) const {
   simdjson::dom::object object;
   if (is_missing() || value_->get(object) != simdjson::SUCCESS) return Unexpected("an object");
   std::vector<std::string_view> seen;
+  seen.reserve(names.size());
   for (const simdjson::dom::key_value_pair field : object) {
     if (std::find(names.begin(), names.end(), field.key) == names.end()) {
       return Fail("the key \"{}\" is unknown; there are {}", Shown(field.key), fmt::join(names, ", "));

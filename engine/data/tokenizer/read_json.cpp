@@ -1,6 +1,6 @@
 #include "engine/data/tokenizer/read_json.h"
 
-#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <absl/strings/escaping.h>
 
 #include <algorithm>
@@ -256,7 +256,7 @@ void ReadMerges(const JsonPlace& place, BpeModel* model) {
   simdjson::dom::array list;
   if (place.is_missing() || place.value().get(list) != simdjson::SUCCESS) return place.Fail("must be a list");
   MergeBuilder builder(model);
-  builder.Reserve(list.size());
+  model->merges.Reserve(list.size());
   std::size_t index = 0;
   const auto fail = [&](const std::string& what) { place.Fail("[{}]: {}", index, what); };
   for (const simdjson::dom::element item : list) {
@@ -380,9 +380,13 @@ Model ReadModel(const JsonPlace& place, CompiledModel* compiled) {
 void ReadAddedTokens(const JsonPlace& place, Description* description) {
   if (place.is_null()) return;
   const Vocabulary& vocabulary = VocabularyOf(description->model);
-  absl::flat_hash_map<std::string, std::int32_t> id_of;
-  absl::flat_hash_map<std::int32_t, std::size_t> user_of;
-  for (const JsonPlace& item : place.Items()) {
+  absl::flat_hash_set<std::string> contents;
+  absl::flat_hash_set<std::int32_t> ids;
+  const std::vector<JsonPlace> items = place.Items();
+  contents.reserve(items.size());
+  ids.reserve(items.size());
+  description->added_tokens.reserve(items.size());
+  for (const JsonPlace& item : items) {
     item.Only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token;
     token.id = static_cast<std::int32_t>(item["id"].Integer(0, kMostTokenId));
@@ -394,7 +398,9 @@ void ReadAddedTokens(const JsonPlace& place, Description* description) {
     token.special = item["special"].Bool();
     if (item.failed()) return;
     if (token.content.empty()) return item["content"].Fail("is empty");
-    const std::int32_t own = vocabulary.Find(token.content);
+    const bool is_its_own =
+        vocabulary.Token(token.id) == token.content;  // which asks for less memory than Find
+    const std::int32_t own = is_its_own ? token.id : vocabulary.Find(token.content);
     if (own != kNoToken && own != token.id) {
       return item["id"].Fail("is {}, but the model's vocabulary gives \"{}\" the id {}", token.id,
                              Shown(token.content), own);
@@ -403,10 +409,10 @@ void ReadAddedTokens(const JsonPlace& place, Description* description) {
       return item["id"].Fail("{} of \"{}\" is that of \"{}\" in the model's vocabulary", token.id,
                              Shown(token.content), Shown(vocabulary.Token(token.id)));
     }
-    if (!id_of.emplace(token.content, token.id).second) {
+    if (!contents.insert(token.content).second) {
       return item["content"].Fail("\"{}\" stands twice", Shown(token.content));
     }
-    if (!user_of.emplace(token.id, description->added_tokens.size()).second) {
+    if (!ids.insert(token.id).second) {
       return item["id"].Fail("{} of \"{}\" is another added token's too", token.id, Shown(token.content));
     }
     description->added_tokens.push_back(std::move(token));
@@ -531,11 +537,11 @@ std::string WithoutTables(const JsonPlace& root) {
 }  // namespace
 
 absl::StatusOr<Description> ReadTokenizerJson(const std::string& path, const std::string& cache) {
+  ASSIGN_OR_RETURN(const FileView view, FileView::Open(path));
   if (cache.empty()) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Open(path));
+    ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, view.bytes()));
     return ReadRoot(file.get(), path, nullptr);
   }
-  ASSIGN_OR_RETURN(const FileView view, FileView::Open(path));
   const Contents contents(view.bytes());
   const std::string compiled_file = CompiledFile(cache, contents);
   if (std::optional<CompiledModel> compiled = ReadCompiled(compiled_file, contents)) {

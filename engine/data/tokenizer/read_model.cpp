@@ -12,11 +12,6 @@ std::int32_t FindToken(const Description& description, std::string_view content)
   return VocabularyOf(description.model).Find(content);
 }
 
-void MergeBuilder::Reserve(std::size_t merges) {
-  model_->merges.reserve(merges);
-  place_of_.reserve(merges);
-}
-
 absl::Status MergeBuilder::Add(std::string_view left, std::string_view right) {
   const Vocabulary& vocabulary = model_->vocabulary;
   const std::string_view prefix = model_->continuing_prefix;
@@ -32,31 +27,27 @@ absl::Status MergeBuilder::Add(std::string_view left, std::string_view right) {
     return InvalidArgument("\"{}\" ({} the merge) is not in the vocabulary; are the two of one tokenizer?",
                            Shown(missing), is_part ? "of" : "the result of");
   }
-  const std::uint64_t key =
-      static_cast<std::uint64_t>(merge.left) << 32 | static_cast<std::uint32_t>(merge.right);
-  const auto [found, is_new] = place_of_.emplace(key, model_->merges.size());
-  if (!is_new && refuses_repeated_) {
+  if (!model_->merges.Put(merge) && refuses_repeated_) {
     return InvalidArgument("the merge \"{} {}\" appears a second time", Shown(left), Shown(right));
-  }
-  if (is_new) {
-    model_->merges.push_back(merge);
-  } else {
-    model_->merges[found->second] = merge;
   }
   return absl::OkStatus();
 }
 
 void AddAllMerges(const std::vector<std::int32_t>& rank_of, BpeModel* model) {
   const Vocabulary& vocabulary = model->vocabulary;
+  const auto rank = [&rank_of](std::int32_t id) { return rank_of[static_cast<std::size_t>(id)]; };
+  const auto find = [&](std::string_view token) {
+    const std::int32_t id = vocabulary.Find(token);
+    return id != kNoToken && rank(id) >= 0 ? id : kNoToken;
+  };
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
-    if (rank_of[static_cast<std::size_t>(id)] < 0) continue;
+    if (rank(id) < 0) continue;
     const std::string_view token = vocabulary.Token(id);
     for (std::size_t at = 1; at < token.size(); ++at) {
       if ((static_cast<unsigned char>(token[at]) & 0xC0) == 0x80) continue;  // inside a character
-      const std::int32_t left = vocabulary.Find(token.substr(0, at));
-      const std::int32_t right = left == kNoToken ? kNoToken : vocabulary.Find(token.substr(at));
-      if (right != kNoToken)
-        model->merges.push_back({left, right, id, rank_of[static_cast<std::size_t>(id)]});
+      const std::int32_t left = find(token.substr(0, at));
+      const std::int32_t right = left == kNoToken ? kNoToken : find(token.substr(at));
+      if (right != kNoToken) model->merges.Put({left, right, id, rank(id)});
     }
   }
 }

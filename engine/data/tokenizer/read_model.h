@@ -1,7 +1,6 @@
 // What several readers of tokenizers share.
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
 #include <absl/status/status.h>
 
 #include <cstdint>
@@ -17,7 +16,6 @@ namespace engine::tokenizer {
 class MergeBuilder {
  public:
   explicit MergeBuilder(BpeModel* model) : model_(model) {}
-  void Reserve(std::size_t merges);
   void RefuseRepeated() { refuses_repeated_ = true; }  // a pair that comes twice is an error
   // InvalidArgument where a part or the product is no token. Of a pair that comes twice the later rank counts.
   absl::Status Add(std::string_view left, std::string_view right);
@@ -27,11 +25,10 @@ class MergeBuilder {
   std::int32_t next_rank_ = 0;
   bool refuses_repeated_ = false;
   std::string product_;
-  absl::flat_hash_map<std::uint64_t, std::size_t> place_of_;  // by (left, right), in model_->merges
 };
 
-// Adds for each token that has a rank all pairs of tokens that make it, so that the neighbours merge whose joined token
-// has the lowest rank. `rank_of` has the ranks by id; negative: of no merge.
+// Adds for each token that has a rank all pairs of such tokens that make it, so that the neighbours merge whose joined
+// token has the lowest rank. `rank_of` has the ranks by id; negative: of no merge, on either side of it.
 void AddAllMerges(const std::vector<std::int32_t>& rank_of, BpeModel* model);
 
 // Whether a text cannot become the id; `never` may be empty.

@@ -206,11 +206,6 @@ void AddMerges(const ModelProto& proto, BpeModel* model) {
     rank_of[id] = rank;
   }
   AddAllMerges(rank_of, model);
-  const auto is_frozen = [&](const Merge& merge) {
-    return !IsOfText(proto.pieces[static_cast<std::size_t>(merge.left)]) ||
-           !IsOfText(proto.pieces[static_cast<std::size_t>(merge.right)]);
-  };
-  std::erase_if(model->merges, is_frozen);
 }
 
 // A model of characters is a BPE without merges.

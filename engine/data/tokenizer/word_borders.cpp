@@ -1,6 +1,7 @@
 #include "engine/data/tokenizer/word_borders.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "engine/data/tokenizer/read_model.h"
 #include "engine/data/tokenizer/utf8.h"
@@ -10,8 +11,34 @@ namespace engine::tokenizer {
 namespace {
 
 constexpr char32_t kBlankSymbol32 = U'\u2581';
+char32_t LastCodePoint(std::string_view text) {
+  std::size_t begin = text.size();
+  while (begin > 0 && (static_cast<unsigned char>(text[--begin]) & 0xC0) == 0x80) {
+  }
+  char32_t c = 0;
+  DecodeUtf8(text.substr(begin), &c);
+  return c;
+}
 
 }  // namespace
+
+// With which kinds of characters each token of the model begins and ends, by id; kNoCharacter where it stands for a text
+// that is not its own: for a byte, or for what is unknown.
+std::vector<WordBorders::Ends> WordBorders::EndsOf(const BpeModel& model) {
+  const auto kind_of = [](char byte, bool is_blank) {
+    const auto c = static_cast<unsigned char>(byte);
+    return static_cast<std::uint8_t>(c < 0x80 ? c : is_blank ? kBlank : kOther);
+  };
+  std::vector<Ends> ends(static_cast<std::size_t>(model.vocabulary.size()), {kNoCharacter, kNoCharacter});
+  for (std::int32_t id = 0; id < model.vocabulary.size(); ++id) {
+    const std::string_view token = model.vocabulary.Token(id);
+    const bool shows_byte = model.byte_fallback && token.size() == 6 && token.starts_with("<0x");
+    if (token.empty() || id == model.unknown || shows_byte) continue;
+    ends[static_cast<std::size_t>(id)] = {kind_of(token.front(), token.starts_with(kBlankSymbol)),
+                                          kind_of(token.back(), token.ends_with(kBlankSymbol))};
+  }
+  return ends;
+}
 
 std::optional<WordBorders> WordBorders::Of(const Model& model, bool spaces_are_blanks) {
   const auto* bpe = std::get_if<BpeModel>(&model);
@@ -21,39 +48,20 @@ std::optional<WordBorders> WordBorders::Of(const Model& model, bool spaces_are_b
   for (std::size_t kind = 0; kind < kKinds; ++kind)
     borders.joins_[kind][kOther] = borders.joins_[kOther][kind] = kYes;
   borders.joins_[kOther][kBlank] = kSome;
-  const auto kind_of = [](char32_t c) {
-    return c < 0x80 ? static_cast<std::size_t>(c) : c == kBlankSymbol32 ? kBlank : kOther;
-  };
-  // What stands for a byte shows nothing of the characters beside which it comes.
-  const auto shows_byte = [&](std::int32_t id) {
-    const std::string_view token = bpe->vocabulary.Token(id);
-    return bpe->byte_fallback && token.size() == 6 && token.starts_with("<0x");
-  };
-  enum : std::uint8_t { kPart = 1, kProduct = 2 };
-  std::vector<std::uint8_t> uses(static_cast<std::size_t>(bpe->vocabulary.size()), 0);  // by id
-  for (const Merge& merge : bpe->merges) {
-    uses[static_cast<std::size_t>(merge.left)] |= kPart;
-    uses[static_cast<std::size_t>(merge.right)] |= kPart;
-    uses[static_cast<std::size_t>(merge.product)] |= kProduct;
-  }
-  for (std::int32_t id = 0; id < bpe->vocabulary.size(); ++id) {
-    const std::uint8_t use = uses[static_cast<std::size_t>(id)];
-    if ((use & kPart) != 0 && shows_byte(id)) return std::nullopt;
-    if ((use & kProduct) == 0) continue;
-    const std::string_view token = bpe->vocabulary.Token(id);
-    char32_t before = 0;
-    for (std::size_t at = 0; at < token.size();) {
-      char32_t c = static_cast<unsigned char>(token[at]);
-      const std::size_t length = c < 0x80 ? 1 : DecodeUtf8(token.substr(at), &c);
-      if (length == 0) return std::nullopt;
-      if (at > 0) {
-        Joins& joins = borders.joins_[kind_of(before)][kind_of(c)];
-        joins == kSome ? void(borders.joins_blank_.insert(before)) : void(joins = kYes);
-      }
-      before = c;
-      at += length;
+  const std::vector<Ends> ends = EndsOf(*bpe);
+  bool can_cut = true;
+  bpe->merges.ForEach([&](const Merge& merge) {
+    const std::uint8_t before = ends[static_cast<std::size_t>(merge.left)].last;
+    const std::uint8_t behind = ends[static_cast<std::size_t>(merge.right)].first;
+    if (before == kNoCharacter || behind == kNoCharacter) {
+      can_cut = false;
+      return;
     }
-  }
+    Joins& joins = borders.joins_[before][behind];
+    joins == kSome ? void(borders.joins_blank_.insert(LastCodePoint(bpe->vocabulary.Token(merge.left))))
+                   : void(joins = kYes);
+  });
+  if (!can_cut) return std::nullopt;
   // Two characters without tokens are joined where unknown neighbours are one. What becomes bytes is not unknown.
   const auto is_token = [&](char32_t c) {
     std::string character;

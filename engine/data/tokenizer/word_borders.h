@@ -1,5 +1,5 @@
-// Where a text without pre-tokenizers may be cut into words all the same: between two characters that stand beside each
-// other in no token which merges make. A BPE joins nothing over such a place, and what it does on one side does not depend
+// Where a text without pre-tokenizers may be cut into words all the same: between two characters which no merge makes
+// neighbours, as the last of its left token and the first of its right one. A BPE joins nothing over such a place, and what it does on one side does not depend
 // on the other, so the ids of the parts are those of the whole. In vocabularies of SentencePiece's kind that is before most
 // blank symbols and at most signs.
 #pragma once
@@ -32,6 +32,12 @@ class WordBorders {
   static constexpr std::size_t kBlank = 128;
   static constexpr std::size_t kOther = 129;
   static constexpr std::size_t kKinds = 130;
+  static constexpr std::uint8_t kNoCharacter = 0xFF;
+  struct Ends {  // kinds of a token's first and last character
+    std::uint8_t first;
+    std::uint8_t last;
+  };
+  static std::vector<Ends> EndsOf(const BpeModel& model);
 
   enum Joins : std::uint8_t { kNo, kYes, kSome };  // some: those of joins_blank_
   using Row = std::array<Joins, kKinds>;           // by what is behind
