@@ -126,28 +126,31 @@ struct Warp {
   std::int64_t first, end;  // positions of the chunk's keys
   int lane;
 
+  // Rows of a slot are no more than an int counts, and the keys that a query sees no more than there are rows.
+  template <int kUnits, int kRow>
+  __device__ __forceinline__ void FetchRows(const T* from, std::int64_t stride, const T* new_row, int start_row,
+                                            int there, int new_at, T* to) const {
+    const int rows = static_cast<int>(p.rows);
+#pragma unroll
+    for (int i = lane; i < kTileKeys * kUnits; i += kWarp) {
+      const int row = i / kUnits;
+      const int unit = i % kUnits;
+      const int in_slot = start_row + row < rows ? start_row + row : start_row + row - rows;
+      const int at = row < there ? in_slot : 0;
+      const T* const source = row == new_at ? new_row : from + at * stride;
+      CopyAsync(to + row * kRow + unit * 8, source + unit * 8, row < there);
+    }
+  }
+
   __device__ __forceinline__ void Fetch(std::int64_t tile, int stage) const {
     T* const k = stages + stage * L::kStage;
     T* const v = k + kTileKeys * L::kKeyRow;
     const std::int64_t start = first + tile * kTileKeys;
-    constexpr int kKeyUnits = kWidth / 8;
-    constexpr int kValueUnits = kValueWidth / 8;
-    for (int i = lane; i < kTileKeys * kKeyUnits; i += kWarp) {
-      const int row = i / kKeyUnits;
-      const int unit = i % kKeyUnits;
-      const std::int64_t j = start + row;
-      const bool there = j < end;
-      const T* const from = j == position ? new_key : keys + (there ? j % p.rows : 0) * key_stride;
-      CopyAsync(k + row * L::kKeyRow + unit * 8, from + unit * 8, there);
-    }
-    for (int i = lane; i < kTileKeys * kValueUnits; i += kWarp) {
-      const int row = i / kValueUnits;
-      const int unit = i % kValueUnits;
-      const std::int64_t j = start + row;
-      const bool there = j < end;
-      const T* const from = j == position ? new_value : values + (there ? j % p.rows : 0) * value_stride;
-      CopyAsync(v + row * L::kValueRow + unit * 8, from + unit * 8, there);
-    }
+    const int start_row = static_cast<int>(start < p.rows ? start : start % p.rows);
+    const int there = static_cast<int>(min(std::int64_t{kTileKeys}, end - start));
+    const int new_at = static_cast<int>(min(std::int64_t{kTileKeys}, position - start));
+    FetchRows<kWidth / 8, L::kKeyRow>(keys, key_stride, new_key, start_row, there, new_at, k);
+    FetchRows<kValueWidth / 8, L::kValueRow>(values, value_stride, new_value, start_row, there, new_at, v);
   }
 
   __device__ __forceinline__ void Scores(const T* k, float (&s)[2][4]) const {
@@ -381,31 +384,50 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
   }
 }
 
-// A block a query and head: the chunks' sums in their order.
+// A block a query and head: the chunks' sums in their order. kMostChunks: that its shared memory has factors for; of more
+// they are made again where they are needed.
+constexpr int kMostChunks = 256;
 template <typename T>
-__global__ void AddChunks(CachedAttention p, int chunks) {
+__global__ void __launch_bounds__(kThreads) AddChunks(CachedAttention p, int chunks) {
+  __shared__ float shares[kMostChunks];
+  __shared__ float tops[kWarps];
+  __shared__ float sums[kWarps];
+  LetNextBegin();
   const std::int64_t row = blockIdx.x;  // token · heads + head
   const std::int64_t token = row / p.heads;
   const std::int64_t head = row % p.heads;
   const int width = static_cast<int>(p.value_width);
-  LetNextBegin();
+  const int thread = static_cast<int>(threadIdx.x);
   const Seen seen = SeenBy(p, p.positions[token]);
   const bool idle = p.slots[token] < 0;
   const int filled = idle ? 0 : static_cast<int>((seen.end - seen.first + p.chunk - 1) / p.chunk);
   const float* const all = p.scratch + row * chunks * (width + 2);
-  float top = kNone;
-  for (int c = 0; c < filled; ++c) top = fmaxf(top, all[c * (width + 2) + width]);
-  float sink = kNone;
-  if (p.sinks != nullptr) sink = ToFloat(static_cast<const T*>(p.sinks)[head]) * kLog2E;
-  top = fmaxf(top, sink);
-  for (int e = static_cast<int>(threadIdx.x); e < width; e += static_cast<int>(blockDim.x)) {
-    float sum = p.sinks != nullptr ? exp2f(sink - top) : 0.0F;
+  const float sink = p.sinks != nullptr ? ToFloat(static_cast<const T*>(p.sinks)[head]) * kLog2E : kNone;
+  float top = sink;
+  for (int c = thread; c < filled; c += kThreads) top = fmaxf(top, all[c * (width + 2) + width]);
+  for (int step = kWarp / 2; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
+  if (thread % kWarp == 0) tops[thread / kWarp] = top;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) top = fmaxf(top, tops[w]);
+  float sum = 0;
+  for (int c = thread; c < filled; c += kThreads) {
+    const float share = exp2f(all[c * (width + 2) + width] - top);
+    if (c < kMostChunks) shares[c] = share;
+    sum += share * all[c * (width + 2) + width + 1];
+  }
+  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  if (thread % kWarp == 0) sums[thread / kWarp] = sum;
+  __syncthreads();
+  sum = p.sinks != nullptr ? exp2f(sink - top) : 0.0F;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += sums[w];
+  for (int e = thread; e < width; e += kThreads) {
     float value = 0;
+#pragma unroll 8
     for (int c = 0; c < filled; ++c) {
-      const float* const from = all + c * (width + 2);
-      const float share = exp2f(from[width] - top);
-      sum += share * from[width + 1];
-      value += share * from[e];
+      const float share = c < kMostChunks ? shares[c] : exp2f(all[c * (width + 2) + width] - top);
+      value += share * all[c * (width + 2) + e];
     }
     static_cast<T*>(p.o)[row * width + e] = FromFloat<T>(filled > 0 && sum > 0 ? value / sum : 0.0F);
   }

@@ -1,0 +1,96 @@
+// Plans that generate: what is broken in their forms, caches and steps is reported.
+#include <doctest/doctest.h>
+
+#include "tests/verify/mutations.h"
+
+namespace engine::verify {
+namespace {
+
+// tp 2 · pp 2, three slots of 32 tokens: prompts of 16 and 32 tokens, one and three sequences.
+const plan::Plan& Generating() {
+  static const plan::Plan plan = [] {
+    const recipe::Recipe recipe = plan::TinyRecipe(
+        true, {"parallelism.tp=2", "parallelism.pp=2", "training.global_batch=1", "training.micro_batch=1"});
+    absl::StatusOr<plan::Plan> compiled = driver::CompileGeneration(
+        recipe, {}, {.slots = 3, .context = 32, .prefill_tokens = {16, 32}, .decode_batches = {1, 3}});
+    if (!compiled.ok()) FAIL(Message(compiled.status()));
+    return *std::move(compiled);
+  }();
+  return plan;
+}
+
+void RefusedAs(const std::string& text, const std::function<void(plan::Plan&)>& mutate) {
+  plan::Plan plan = Generating();
+  mutate(plan);
+  const absl::Status status = Verify(plan, {});
+  CAPTURE(text);
+  CAPTURE(Message(status));
+  CHECK(Message(status).find(text) != std::string::npos);
+}
+
+plan::Segment& DecodeOf(plan::Plan& plan, size_t stage) {
+  const plan::FormId last = plan.FormsEnd() - 1;
+  plan::StagePlan& of = plan.stages[stage];
+  return of.segments[static_cast<size_t>(of.chunks[0].passes[last].forward)];
+}
+
+plan::Instruction& CachedAttentionOf(plan::Plan& plan) {
+  for (plan::Instruction& instruction : DecodeOf(plan, 0).instructions) {
+    if (instruction.kernel() == "cached_attention") return instruction;
+  }
+  FAIL("no cached_attention");
+  return DecodeOf(plan, 0).instructions[0];
+}
+
+TEST_CASE("mutation: the plan that generates is good, and each form has its program") {
+  const plan::Plan& plan = Generating();
+  CHECK(Verify(plan, {}).ok());
+  REQUIRE(plan.programs.size() == 4);
+  CHECK(plan.ProgramName(0) == "prefill of 1 × 16 tokens");
+  CHECK(plan.ProgramName(3) == "decode of 3 × 1 tokens");
+  CHECK(plan.ProgramOf(plan::kTrainForm) < 0);
+  CHECK(plan.ProgramOf(plan::kEvaluateForm) < 0);
+}
+
+TEST_CASE("mutation: forms and programs of generation") {
+  RefusedAs("decode of 3 × 1 tokens: 2 microbatches of 3 samples are no 3 samples",
+            [](plan::Plan& plan) { plan.programs[3].microbatches = 2; });
+  RefusedAs("decode of 3 × 1 tokens of 3 sequences has a program of 6", [](plan::Plan& plan) {
+    plan.programs[3].microbatches = 2;
+    plan.programs[3].global_batch = 6;
+  });
+  RefusedAs("form 4 of the plan is to evaluate",
+            [](plan::Plan& plan) { plan.forms[4].kind = plan::ProgramKind::kEvaluate; });
+  RefusedAs("a program of form 9, and the plan has 6", [](plan::Plan& plan) { plan.programs[2].form = 9; });
+  RefusedAs("has no first and last segment to decode of 3 × 1 tokens",
+            [](plan::Plan& plan) { plan.stages[1].ends[5] = {}; });
+}
+
+TEST_CASE("mutation: caches") {
+  RefusedAs("overlaps", [](plan::Plan& plan) {
+    std::vector<plan::State>& states = plan.stages[0].states;
+    states[1].buffer.offset = states[0].buffer.offset;
+  });
+  RefusedAs("is split, and no state of zeros of a session", [](plan::Plan& plan) {
+    plan.stages[0].states[0].spec.life = graph::Lifetime::kRun;
+  });
+  RefusedAs("2 instructions write cache/", [](plan::Plan& plan) {
+    std::vector<plan::Instruction>& all = DecodeOf(plan, 0).instructions;
+    const size_t at = static_cast<size_t>(&CachedAttentionOf(plan) - all.data());
+    all.insert(all.begin() + static_cast<std::ptrdiff_t>(at), plan::Instruction(all[at]));
+  });
+  RefusedAs("stage 0 decode3x1.0", [](plan::Plan& plan) {  // the cache of another layer
+    plan::Instruction& attention = CachedAttentionOf(plan);
+    attention.outputs[1].offset = plan.stages[0].states[2].buffer.offset;
+  });
+  RefusedAs("reader of the logits", [](plan::Plan& plan) {
+    std::vector<plan::Instruction>& all = DecodeOf(plan, 1).instructions;
+    const std::int32_t logits = plan.logits[plan.FormsEnd() - 1].value;
+    std::erase_if(all, [&](const plan::Instruction& instruction) {
+      return instruction.outputs[0].value == logits;
+    });
+  });
+}
+
+}  // namespace
+}  // namespace engine::verify
