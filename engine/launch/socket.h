@@ -53,6 +53,8 @@ std::string LocalAddress(const Descriptor& socket);
 bool IsLoopback(const std::string& address);
 // The next connection; not open where there is none yet.
 Descriptor Accept(const Descriptor& listener);
+// One attempt at each of the endpoint's addresses. The descriptor does not block.
+absl::StatusOr<Descriptor> ConnectOnce(const Endpoint& endpoint, Clock::time_point deadline);
 // Tries again until the deadline. The descriptor does not block.
 absl::StatusOr<Descriptor> Connect(const Endpoint& endpoint, Clock::time_point deadline);
 
