@@ -60,6 +60,7 @@ Attempts::Attempts(const LaunchOptions& options, const launch::Endpoint& coordin
   roster.table = {.nodes = options.nodes,
                   .hosts = options.nodes + options.spares,
                   .patience = times.join_timeout,
+                  .settling = 3 * times.heartbeat_timeout,
                   .lost_code = kPeerLost,
                   .judge = [this](std::int64_t attempts, const std::vector<launch::HostEnd>& ends) {
                     return restarts_.After(attempts, ends);

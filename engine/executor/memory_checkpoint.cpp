@@ -49,6 +49,12 @@ absl::Status MemoryCheckpoint::Begin(const Kept& kept, OnWhole on_whole) {
   return absl::OkStatus();
 }
 
+void MemoryCheckpoint::HandOn(OnWhole on_whole) {
+  whole_ = std::async(std::launch::async, [this, place = *copies_->Find(), on_whole = std::move(on_whole)] {
+    return on_whole(*copies_, place);
+  });
+}
+
 absl::Status MemoryCheckpoint::Restore() {
   const std::optional<int> place = copies_->Find();
   if (!place) return Internal("there is no copy of the state in the host's memory");

@@ -39,6 +39,8 @@ class MemoryCheckpoint {
   absl::Status Begin(const Kept& kept, OnWhole on_whole = nullptr);
   // Returns when nothing is done with a copy any more.
   void AwaitWhole() const;
+  // Does the same with the copy that Open has kept.
+  void HandOn(OnWhole on_whole);
   // The state becomes what the copy has that Open has kept.
   absl::Status Restore();
 

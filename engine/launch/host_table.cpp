@@ -23,7 +23,12 @@ void HostTable::Take(std::int64_t generation, std::set<std::int64_t> expected, C
   missing_until_ = std::max(by, now + options_.patience);
 }
 
-void HostTable::Come(std::int64_t host, const Facts& facts) {
+void HostTable::Come(std::int64_t host, const Facts& facts, Clock::time_point now) {
+  if (facts.generation > generation_) {
+    Take(facts.generation, expected_, now + options_.settling, now);
+    holders_.clear();
+    for (auto& [number, other] : hosts_) other.end.reset();
+  }
   Host& known = hosts_[host];
   const int blame = known.blame;
   const bool goes_on = facts.generation == generation_ && generation_ > 0;

@@ -40,6 +40,7 @@ class HostTable {
     std::int64_t nodes = 1;  // places
     std::int64_t hosts = 1;  // numbers that hosts have, from 0; those from `nodes` on begin as spares
     std::chrono::milliseconds patience{0};  // with hosts that are missing
+    std::chrono::milliseconds settling{0};  // within which hosts come to one that has begun to lead
     int lost_code = 0;                      // of a run that hosts are missing of
     // After so many attempts; `ends`: of the hosts that had a place and are still here.
     std::function<Sequel(std::int64_t attempts, const std::vector<HostEnd>& ends)> judge;
@@ -67,7 +68,8 @@ class HostTable {
   // From the beginning, or from where the one that led before has left it; `expected`: hosts that are waited for until `by`.
   void Take(std::int64_t generation, std::set<std::int64_t> expected, Clock::time_point by,
             Clock::time_point now);
-  void Come(std::int64_t host, const Facts& facts);
+  // One that knows a later attempt than this table has places from there: it is the table that is new.
+  void Come(std::int64_t host, const Facts& facts, Clock::time_point now);
   // Its connection is gone.
   void Go(std::int64_t host, Clock::time_point now);
   // Of an attempt that is not the last one it says nothing. `ranks_at` is for the next one.

@@ -42,10 +42,10 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kChallenge:
     case MessageKind::kListCopies:
     case MessageKind::kCopies:
-    case MessageKind::kHostLeads:
     case MessageKind::kRunOver:
       return {true, 2};
     case MessageKind::kFetchCopy:
+    case MessageKind::kHostLeads:
     case MessageKind::kCopy:
       return {true, 3};
     case MessageKind::kStoreCopy:

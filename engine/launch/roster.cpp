@@ -2,10 +2,13 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -123,28 +126,34 @@ absl::StatusOr<Link> Roster::MeetFirst() {
   }
 }
 
-// The host that leads: where it was, else the lowest of those that are left, which may be this one. A host that has not yet seen that
-// the one before is gone does not answer before that.
+// The host that leads: where it was, else the lowest of those that are left, which may be this one. The others give each lower one time to
+// see for itself that the one before is gone.
 absl::StatusOr<Link> Roster::Reach() {
-  const std::chrono::milliseconds patience = options_.heartbeat_timeout;
   if (!has_met_) return MeetFirst();
-  absl::StatusOr<Link> link = Call(ConnectOnce(leads_at_, Clock::now() + kConnects), patience);
-  if (link.ok()) return link;
-  leader_.reset();
-  int candidates = 1;
-  for (const auto& [host, successor_at] : hosts_) {
-    if (host >= options_.host) break;
-    link = Call(ConnectOnce(successor_at, Clock::now() + kConnects), patience * ++candidates);
-    if (!link.ok()) continue;
-    leads_at_ = successor_at;
-    return link;
+  std::vector<Endpoint> candidates = {leads_at_};
+  for (const auto& [host, leads_at] : hosts_) {
+    if (host < options_.host && leads_at.ToString() != leads_at_.ToString()) candidates.push_back(leads_at);
   }
-  return Lead();
+  const std::chrono::milliseconds each = options_.heartbeat_timeout + kConnects;
+  const Clock::time_point own_turn = Clock::now() + each * (candidates.size() - 1);
+  for (;; std::this_thread::sleep_for(kLook)) {
+    for (const Endpoint& candidate : candidates) {
+      absl::StatusOr<Link> link =
+          Call(ConnectOnce(candidate, Clock::now() + kConnects), options_.heartbeat_timeout);
+      if (!link.ok()) continue;
+      leads_at_ = candidate;
+      return link;
+    }
+    leader_.reset();
+    if (Clock::now() >= own_turn) return Lead();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_) return absl::AbortedError("this host leaves");
+  }
 }
 
 absl::StatusOr<Link> Roster::Lead() {
   std::set<std::int64_t> expected;
-  for (const auto& [host, successor_at] : hosts_) {
+  for (const auto& [host, leads_at] : hosts_) {
     if (host >= options_.host) expected.insert(host);
   }
   ASSIGN_OR_RETURN(leads_at_, ParseEndpoint(successor_at_));
@@ -153,15 +162,16 @@ absl::StatusOr<Link> Roster::Lead() {
     const std::lock_guard<std::mutex> lock(mutex_);
     generation = generation_;
   }
-  leader_ =
-      std::make_unique<RosterLeader>(std::move(successor_listener_), leads_at_, options_, generation,
-                                     std::move(expected), Clock::now() + 3 * options_.heartbeat_timeout);
+  if (listen(successor_listener_.number(), SOMAXCONN) != 0)
+    return Unavailable("cannot listen on {}: {}", successor_at_, std::strerror(errno));
+  leader_ = std::make_unique<RosterLeader>(std::move(successor_listener_), leads_at_, options_, generation,
+                                           std::move(expected), Clock::now() + options_.table.settling);
   return Call(ConnectOnce(leads_at_, Clock::now() + kConnects), options_.heartbeat_timeout);
 }
 
 absl::Status Roster::MakeListeners(const std::string& address) {
   if (!successor_listener_.open() && leader_ == nullptr) {
-    ASSIGN_OR_RETURN(successor_listener_, Listen({address, 0}));
+    ASSIGN_OR_RETURN(successor_listener_, ReservePort(address));
     successor_at_ = Endpoint{address, PortOf(successor_listener_)}.ToString();
   }
   if (leader_ != nullptr) successor_at_ = leads_at_.ToString();

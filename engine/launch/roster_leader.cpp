@@ -60,6 +60,9 @@ void RosterLeader::Loop() {
     }
     if (const std::optional<HostTable::News> news = table_.Decide(Clock::now())) Tell(*news);
     if (std::exchange(has_new_hosts_, false)) TellHosts();
+    generation_ = table_.generation();
+    hosts_here_ = static_cast<std::int64_t>(seats_.size());
+    if (yields_.exchange(false)) SendToAll(MessageKind::kLeaderAt, {options_.coordinator.ToString()});
     connections_.Flush();
   }
 }
@@ -127,11 +130,13 @@ void RosterLeader::TakeInOfHost(Connection& from, const WireMessage& message) {
     case MessageKind::kHostHere:
       if (over_) return from.Queue(MessageKind::kRunOver, *over_);
       has_new_hosts_ = true;
-      return table_.Come(host, {.process = names_[host],
-                                .successor_at = fields[0],
-                                .ranks_at = fields[1],
-                                .generation = NumberOf(fields[2]),
-                                .node = NumberOf(fields[3])});
+      return table_.Come(host,
+                         {.process = names_[host],
+                          .successor_at = fields[0],
+                          .ranks_at = fields[1],
+                          .generation = NumberOf(fields[2]),
+                          .node = NumberOf(fields[3])},
+                         Clock::now());
     case MessageKind::kHostEnded:
       return table_.End(host, NumberOf(fields[1]),
                         {.code = static_cast<int>(NumberOf(fields[2])),
@@ -140,14 +145,23 @@ void RosterLeader::TakeInOfHost(Connection& from, const WireMessage& message) {
                          .verdict = fields[5],
                          .newest = NumberOf(fields[6])},
                         fields[0]);
-    case MessageKind::kHostLeads:  // where this one, that was started anew, is not known of
-      // Of one that is as far, where nobody has come here but this host itself.
-      if (NumberOf(fields[0]) > table_.generation() || seats_.size() <= 2)
-        SendToAll(MessageKind::kLeaderAt, {fields[1]});
-      return;
+    case MessageKind::kHostLeads:
+      return Compare(from, message);
     default:
       return connections_.Drop(from, "goes");
   }
+}
+
+// Two lead: the hosts of one go to the other, to that of the later attempt, else to that of more hosts, else they stay here.
+void RosterLeader::Compare(Connection& from, const WireMessage& message) {
+  const auto own = std::make_pair(table_.generation(), static_cast<std::int64_t>(seats_.size()) - 1);
+  if (std::make_pair(NumberOf(message.fields[0]), NumberOf(message.fields[1])) > own) {
+    for (const auto& [host, seat] : seats_) {
+      if (seat.connection != &from) seat.connection->Queue(MessageKind::kLeaderAt, {message.fields[2]});
+    }
+    return;
+  }
+  from.Queue(MessageKind::kLeaderAt, {own_at_.ToString()});
 }
 
 void RosterLeader::Dropped(const Connection& connection) {
@@ -163,7 +177,6 @@ void RosterLeader::Tell(const HostTable::News& news) {
     over_ = {std::to_string(news.code), news.text};
     return SendToAll(MessageKind::kRunOver, *over_);
   }
-  generation_ = news.generation;
   for (const auto& [host, seat] : seats_) {
     const auto place = news.nodes.find(host);
     seat.connection->Queue(
@@ -184,7 +197,7 @@ void RosterLeader::SendToAll(MessageKind kind, const std::vector<std::string>& f
   for (const auto& [host, seat] : seats_) seat.connection->Queue(kind, fields);
 }
 
-// A host 0 that is started anew leads nobody, at the one address that it knows: it hears there where the run is.
+// A host 0 that is started anew leads others, or nobody, at the one address that it knows.
 void RosterLeader::CallCoordinator() {
   const Member self{.rank = options_.host,
                     .world = options_.table.hosts,
@@ -199,8 +212,11 @@ void RosterLeader::CallCoordinator() {
     if (!socket.ok()) continue;
     const absl::StatusOr<Link> link = OpenLink(*std::move(socket), options_.token, self, kCall);
     if (!link.ok()) continue;
-    link->Send({MessageKind::kHostLeads, {std::to_string(generation_), own_at_.ToString()}}, kCall)
-        .IgnoreError();
+    const std::vector<std::string> facts = {std::to_string(generation_), std::to_string(hosts_here_),
+                                            own_at_.ToString()};
+    if (!link->Send({MessageKind::kHostLeads, facts}, kCall).ok()) continue;
+    const absl::StatusOr<WireMessage> answer = link->Receive(kCall);
+    if (answer.ok() && answer->kind == MessageKind::kLeaderAt) yields_ = true;
   }
 }
 

@@ -36,6 +36,7 @@ class RosterLeader {
   void TakeIn(Connection& from, const WireMessage& message);
   void TakeHello(Connection& from, const WireMessage& message);
   void TakeInOfHost(Connection& from, const WireMessage& message);
+  void Compare(Connection& from, const WireMessage& message);
   void Dropped(const Connection& connection);
   void Tell(const HostTable::News& news);
   void TellHosts();
@@ -52,6 +53,8 @@ class RosterLeader {
   bool has_new_hosts_ = false;                    // which all have to hear of
   Connections connections_;
   std::atomic<std::int64_t> generation_;  // the table's
+  std::atomic<std::int64_t> hosts_here_ = 0;
+  std::atomic<bool> yields_ = false;  // to the one that leads at the coordinator's address
   std::atomic<bool> stopping_ = false;
   std::thread thread_, caller_;
 };

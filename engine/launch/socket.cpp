@@ -142,6 +142,15 @@ absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint, Clock::time_point kn
   return Unavailable("cannot listen on {}: {}", endpoint.ToString(), std::strerror(error));
 }
 
+absl::StatusOr<Descriptor> ReservePort(const std::string& host) {
+  ASSIGN_OR_RETURN(const Addresses addresses, Resolve({host, 0}, AI_PASSIVE));
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Descriptor socket = MakeSocket(*address);
+    if (bind(socket.number(), address->ai_addr, address->ai_addrlen) == 0) return socket;
+  }
+  return Unavailable("no port of {} is to be had: {}", host, std::strerror(errno));
+}
+
 namespace {
 
 // Of this end, both in digits.

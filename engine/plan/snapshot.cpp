@@ -70,11 +70,11 @@ std::optional<Keeper> KeeperOf(const Plan& plan, std::int64_t rank, std::int64_t
   const std::int64_t hosts = plan.mesh.world() / ranks_per_host;
   if (hosts < 2) return std::nullopt;
   const std::int64_t host = rank / ranks_per_host;
-  const std::vector<Bucket>& buckets = plan.stages[static_cast<size_t>(plan.StageOfRank(rank))].buckets;
-  const bool is_sharded =
-      std::any_of(buckets.begin(), buckets.end(), [](const Bucket& bucket) { return bucket.shards > 1; });
-  // Without ZeRO, ranks that differ in dp alone hold the same.
-  for (std::int64_t dp = 0; !is_sharded && dp < plan.mesh.size(Axis::kDp); ++dp) {
+  const StagePlan& stage = plan.stages[static_cast<size_t>(plan.StageOfRank(rank))];
+  const bool is_sharded = std::any_of(stage.buckets.begin(), stage.buckets.end(),
+                                      [](const Bucket& bucket) { return bucket.shards > 1; });
+  // Without ZeRO, ranks that differ in dp alone hold the same, but for the model's own states.
+  for (std::int64_t dp = 0; !is_sharded && stage.states.empty() && dp < plan.mesh.size(Axis::kDp); ++dp) {
     Coordinates coordinates = plan.mesh.CoordinatesOf(rank);
     coordinates.axis[static_cast<size_t>(Axis::kDp)] = dp;
     const std::int64_t copy = plan.mesh.RankOf(coordinates);

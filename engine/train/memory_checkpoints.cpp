@@ -104,6 +104,20 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_
   return position;
 }
 
+namespace {
+
+// What is done with a rank's whole copy: it goes to another host, too. A rank's older copy makes place when all ranks have the newer one,
+// so that all have copies of one iteration at every moment.
+executor::MemoryCheckpoint::OnWhole Sharing(const RunContext& run, std::int64_t iteration) {
+  return [&run, iteration](const MemoryCopies& copies, int place) {
+    if (run.partner != nullptr) run.partner->Store(copies, place);
+    if (run.processes == nullptr) return absl::OkStatus();
+    return run.processes->Barrier(fmt::format("copies of iteration {} in memory", iteration));
+  };
+}
+
+}  // namespace
+
 absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>& kept) {
   if (run.recipe.checkpoint.memory && !run.keeps_copies && run.Leads()) {
     Print(stderr,
@@ -131,23 +145,22 @@ absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>
         FormatBytes(bytes), limit.source, FormatBytes(limit.bytes));
   }
   const std::string tag = TagOf(run);
-  return run.ranks->Run([&](executor::RankExecutor& rank) {
+  RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) {
     return rank.memory_checkpoint().Open(run.options.memory_files[run.IndexOf(rank)], tag,
                                          kept ? kept->iteration : -1);
-  });
+  }));
+  if (!kept || run.processes == nullptr) return absl::OkStatus();
+  // The host that had it may be another one by now.
+  ranks[0]->memory_checkpoint().HandOn(Sharing(run, kept->iteration));
+  return absl::OkStatus();
 }
 
 absl::Status Keep(const RunContext& run, const Position& position) {
   const MemoryCopies::Kept kept{position.iteration, position.ToText()};
-  // A rank's older copy makes place when all ranks have the newer one, so that all have copies of one iteration at every moment.
-  const auto on_whole = [&run, iteration = position.iteration](const MemoryCopies& copies, int place) {
-    if (run.partner != nullptr) run.partner->Store(copies, place);
-    if (run.processes == nullptr) return absl::OkStatus();
-    return run.processes->Barrier(fmt::format("copies of iteration {} in memory", iteration));
-  };
   run.Begin(launch::Work::kSaving, fmt::format("copying the state after iteration {}", position.iteration));
+  const executor::MemoryCheckpoint::OnWhole sharing = Sharing(run, position.iteration);
   return run.ranks->Run(
-      [&](executor::RankExecutor& rank) { return rank.memory_checkpoint().Begin(kept, on_whole); });
+      [&](executor::RankExecutor& rank) { return rank.memory_checkpoint().Begin(kept, sharing); });
 }
 
 }  // namespace engine::train

@@ -65,7 +65,10 @@ std::vector<MemoryCopies::Kept> Partner::List() {
     return client->List(keeper_.rank, tag_);
   };
   absl::StatusOr<std::vector<MemoryCopies::Kept>> found = list();
-  if (found.ok()) return *std::move(found);
+  if (found.ok()) {
+    for (const MemoryCopies::Kept& kept : *found) found_.insert(kept.iteration);
+    return *std::move(found);
+  }
   client_.reset();
   Warn(found.status());
   return {};
@@ -77,7 +80,8 @@ absl::Status Partner::Fetch(std::int64_t iteration, int file) {
 }
 
 void Partner::Store(const MemoryCopies& copies, int place) {
-  if (!keeper_.is_sent || given_up_) return;
+  if (!keeper_.is_sent || given_up_ || found_.contains(copies.At(place).iteration)) return;
+  found_.clear();  // a run that goes back comes to an iteration again, with another state
   const absl::StatusOr<launch::CopyClient*> client = Connect();
   const absl::Status stored = client.ok() ? (*client)->Store(keeper_.rank, copies, place) : client.status();
   if (stored.ok()) return;

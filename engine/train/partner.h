@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ class Partner {
   std::vector<MemoryCopies::Kept> List();
   // Brings one of these into this host's file of the rank.
   absl::Status Fetch(std::int64_t iteration, int file);
-  // Has the keeper take a copy. Where it does not, that is said, and nothing is sent any more.
+  // Has the keeper take a copy, unless List has found it there. Where it does not, that is said, and nothing is sent any more.
   void Store(const MemoryCopies& copies, int place);
 
  private:
@@ -40,6 +41,7 @@ class Partner {
   const launch::Endpoint server_;
   const std::string token_, tag_;
   std::optional<launch::CopyClient> client_;  // from when it is first needed
+  std::set<std::int64_t> found_;              // iterations, by List
   bool given_up_ = false;
 };
 

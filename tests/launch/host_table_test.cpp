@@ -24,6 +24,7 @@ struct TestTable {
     return {.nodes = nodes,
             .hosts = hosts,
             .patience = std::chrono::seconds(10),
+            .settling = std::chrono::seconds(4),
             .lost_code = kLost,
             .judge = [this](std::int64_t attempts, const std::vector<HostEnd>& ends) {
               judged.push_back(ends.size());
@@ -33,11 +34,13 @@ struct TestTable {
             }};
   }
   void Come(std::int64_t host, std::int64_t generation = 0, std::int64_t node = -1) {
-    table.Come(host, {.process = "p" + std::to_string(host),
-                      .successor_at = "s" + std::to_string(host),
-                      .ranks_at = "r" + std::to_string(host),
-                      .generation = generation,
-                      .node = node});
+    table.Come(host,
+               {.process = "p" + std::to_string(host),
+                .successor_at = "s" + std::to_string(host),
+                .ranks_at = "r" + std::to_string(host),
+                .generation = generation,
+                .node = node},
+               now);
   }
   void End(std::int64_t host, const HostEnd& end) {
     table.End(host, table.generation(), end, "r" + std::to_string(host));
@@ -185,6 +188,25 @@ TEST_CASE("host table: whoever leads on takes the places from the hosts themselv
   CHECK(t.PlacesNow() == Places{{1, 1}, {2, 2}, {3, 0}});
   CHECK(t.text == "attempt 7; host 3 (p3) has place 0");
   CHECK(t.table.generation() == 8);
+}
+
+TEST_CASE("host table: a host 0 that is started anew, and that others come to, has the places from them") {
+  TestTable t(2, 3);
+  t.Come(0);
+  t.Come(2, 3, 0);
+  t.End(2, t.EndOf(kLost));
+  CHECK(t.IsQuiet());  // host 1 may be on its way
+  SUBCASE("it is") {
+    t.Come(1, 3, 1);
+    CHECK(t.IsQuiet());
+    t.End(1, t.EndOf(kLost));
+    CHECK(t.PlacesNow() == Places{{1, 1}, {2, 0}});
+  }
+  SUBCASE("it is lost") {
+    t.Wait(std::chrono::seconds(5));
+    CHECK(t.PlacesNow() == Places{{0, 1}, {2, 0}});
+  }
+  CHECK(t.table.generation() == 4);
 }
 
 TEST_CASE("host table: a stop between attempts ends the run; a pause is kept") {

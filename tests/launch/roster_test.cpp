@@ -27,6 +27,7 @@ struct Rosters {
     options.table = {.nodes = nodes,
                      .hosts = hosts,
                      .patience = std::chrono::seconds(20),
+                     .settling = std::chrono::milliseconds(2400),
                      .lost_code = kLostHere,
                      .judge = [](std::int64_t attempts, const std::vector<HostEnd>& ends) {
                        Sequel sequel;
