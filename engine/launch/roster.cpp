@@ -33,7 +33,7 @@ Roster::Roster(Options options, Descriptor listener)
   if (options_.host == 0) {
     std::set<std::int64_t> expected;
     for (std::int64_t host = 0; host < options_.table.nodes; ++host) expected.insert(host);
-    leader_ = std::make_unique<RosterLeader>(std::move(listener), leads_at_, options_, 0, std::move(expected),
+    leader_ = std::make_unique<RosterLeader>(std::move(listener), options_, 0, std::move(expected),
                                              Clock::now() + options_.table.patience);
   }
   thread_ = std::thread([this] { Live(); });
@@ -164,7 +164,7 @@ absl::StatusOr<Link> Roster::Lead() {
   }
   if (listen(successor_listener_.number(), SOMAXCONN) != 0)
     return Unavailable("cannot listen on {}: {}", successor_at_, std::strerror(errno));
-  leader_ = std::make_unique<RosterLeader>(std::move(successor_listener_), leads_at_, options_, generation,
+  leader_ = std::make_unique<RosterLeader>(std::move(successor_listener_), options_, generation,
                                            std::move(expected), Clock::now() + options_.table.settling);
   return Call(ConnectOnce(leads_at_, Clock::now() + kConnects), options_.heartbeat_timeout);
 }

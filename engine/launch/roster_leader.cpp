@@ -21,17 +21,15 @@ constexpr auto kOverIsHeard = std::chrono::seconds(3);
 
 }  // namespace
 
-RosterLeader::RosterLeader(Descriptor listener, const Endpoint& own_at, const Roster::Options& options,
-                           std::int64_t generation, std::set<std::int64_t> expected, Clock::time_point by)
+RosterLeader::RosterLeader(Descriptor listener, const Roster::Options& options, std::int64_t generation,
+                           std::set<std::int64_t> expected, Clock::time_point by)
     : options_(options),
-      own_at_(own_at),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       table_(options.table),
       connections_(
           std::move(listener), static_cast<std::size_t>(options.table.hosts),
           [this](Connection& from, const WireMessage& message) { TakeIn(from, message); },
-          [this](const Connection& dropped, const std::string&) { Dropped(dropped); }),
-      generation_(generation) {
+          [this](const Connection& dropped, const std::string&) { Dropped(dropped); }) {
   table_.Take(generation, std::move(expected), by, Clock::now());
   thread_ = std::thread([this] { Loop(); });
   if (options_.host != 0) caller_ = std::thread([this] { CallCoordinator(); });
@@ -60,8 +58,6 @@ void RosterLeader::Loop() {
     }
     if (const std::optional<HostTable::News> news = table_.Decide(Clock::now())) Tell(*news);
     if (std::exchange(has_new_hosts_, false)) TellHosts();
-    generation_ = table_.generation();
-    hosts_here_ = static_cast<std::int64_t>(seats_.size());
     if (yields_.exchange(false)) SendToAll(MessageKind::kLeaderAt, {options_.coordinator.ToString()});
     connections_.Flush();
   }
@@ -145,23 +141,9 @@ void RosterLeader::TakeInOfHost(Connection& from, const WireMessage& message) {
                          .verdict = fields[5],
                          .newest = NumberOf(fields[6])},
                         fields[0]);
-    case MessageKind::kHostLeads:
-      return Compare(from, message);
     default:
       return connections_.Drop(from, "goes");
   }
-}
-
-// Two lead: the hosts of one go to the other, to that of the later attempt, else to that of more hosts, else they stay here.
-void RosterLeader::Compare(Connection& from, const WireMessage& message) {
-  const auto own = std::make_pair(table_.generation(), static_cast<std::int64_t>(seats_.size()) - 1);
-  if (std::make_pair(NumberOf(message.fields[0]), NumberOf(message.fields[1])) > own) {
-    for (const auto& [host, seat] : seats_) {
-      if (seat.connection != &from) seat.connection->Queue(MessageKind::kLeaderAt, {message.fields[2]});
-    }
-    return;
-  }
-  from.Queue(MessageKind::kLeaderAt, {own_at_.ToString()});
 }
 
 void RosterLeader::Dropped(const Connection& connection) {
@@ -197,7 +179,7 @@ void RosterLeader::SendToAll(MessageKind kind, const std::vector<std::string>& f
   for (const auto& [host, seat] : seats_) seat.connection->Queue(kind, fields);
 }
 
-// A host 0 that is started anew leads others, or nobody, at the one address that it knows.
+// Hosts that are started anew know no other address. So host 0 leads again once it is back, and has attempt and places from those that come.
 void RosterLeader::CallCoordinator() {
   const Member self{.rank = options_.host,
                     .world = options_.table.hosts,
@@ -209,14 +191,7 @@ void RosterLeader::CallCoordinator() {
     if (Clock::now() < next) continue;
     next = Clock::now() + kCall;
     absl::StatusOr<Descriptor> socket = ConnectOnce(options_.coordinator, Clock::now() + kCall);
-    if (!socket.ok()) continue;
-    const absl::StatusOr<Link> link = OpenLink(*std::move(socket), options_.token, self, kCall);
-    if (!link.ok()) continue;
-    const std::vector<std::string> facts = {std::to_string(generation_), std::to_string(hosts_here_),
-                                            own_at_.ToString()};
-    if (!link->Send({MessageKind::kHostLeads, facts}, kCall).ok()) continue;
-    const absl::StatusOr<WireMessage> answer = link->Receive(kCall);
-    if (answer.ok() && answer->kind == MessageKind::kLeaderAt) yields_ = true;
+    if (socket.ok() && OpenLink(*std::move(socket), options_.token, self, kCall).ok()) yields_ = true;
   }
 }
 

@@ -18,9 +18,9 @@ namespace engine::launch {
 // A thread of its own waits for messages and ticks.
 class RosterLeader {
  public:
-  // `generation`, `expected`, `by`: as HostTable::Take has them. `own_at`: where the listener is.
-  RosterLeader(Descriptor listener, const Endpoint& own_at, const Roster::Options& options,
-               std::int64_t generation, std::set<std::int64_t> expected, Clock::time_point by);
+  // `generation`, `expected`, `by`: as HostTable::Take has them.
+  RosterLeader(Descriptor listener, const Roster::Options& options, std::int64_t generation,
+               std::set<std::int64_t> expected, Clock::time_point by);
   // Waits a little until all have heard that the run is over, if it is.
   ~RosterLeader();
 
@@ -36,7 +36,6 @@ class RosterLeader {
   void TakeIn(Connection& from, const WireMessage& message);
   void TakeHello(Connection& from, const WireMessage& message);
   void TakeInOfHost(Connection& from, const WireMessage& message);
-  void Compare(Connection& from, const WireMessage& message);
   void Dropped(const Connection& connection);
   void Tell(const HostTable::News& news);
   void TellHosts();
@@ -44,7 +43,6 @@ class RosterLeader {
   void CallCoordinator();
 
   const Roster::Options options_;
-  const Endpoint own_at_;
   const Descriptor wake_;
   HostTable table_;
   std::map<std::int64_t, Seat> seats_;            // of hosts that are here
@@ -52,8 +50,6 @@ class RosterLeader {
   std::optional<std::vector<std::string>> over_;  // fields of kRunOver
   bool has_new_hosts_ = false;                    // which all have to hear of
   Connections connections_;
-  std::atomic<std::int64_t> generation_;  // the table's
-  std::atomic<std::int64_t> hosts_here_ = 0;
   std::atomic<bool> yields_ = false;  // to the one that leads at the coordinator's address
   std::atomic<bool> stopping_ = false;
   std::thread thread_, caller_;
