@@ -1,25 +1,21 @@
 #include "engine/cli/launch_options.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "engine/base/print.h"
+#include "engine/cli/attempts.h"
+#include "engine/cli/host_memory.h"
 #include "engine/cli/process_group.h"
 #include "engine/cli/restarts.h"
-#include "engine/cli/stop_signals.h"
 #include "engine/launch/supervisor.h"
 #include "engine/train/outcome.h"
 #include "engine/train/run.h"
@@ -28,7 +24,6 @@ namespace engine::cli {
 namespace {
 
 constexpr double kLeastTimeout = 0.05;  // seconds
-constexpr int kSignalBase = 128;        // of exit codes
 
 // Error: the options contradict each other or the recipe.
 absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
@@ -47,10 +42,24 @@ absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
   return launch::RandomToken();
 }
 
-absl::Status CheckNodes(const recipe::Recipe& recipe, const LaunchOptions& options) {
-  if (options.node_rank >= options.nodes) {
-    return InvalidArgument("--node-rank {} is not below --nodes {}", options.node_rank, options.nodes);
+absl::Status CheckPlace(const LaunchOptions& options) {
+  if (options.spares >= options.nodes && options.spares > 0) {
+    return InvalidArgument(
+        "--spares {} are not fewer than --nodes {}: the two halves of a network that is cut could then both "
+        "go on",
+        options.spares, options.nodes);
   }
+  if (options.spares > 0 && options.max_restarts == 0)
+    return InvalidArgument("--spares: a spare stands in where ranks are started again: --max-restarts N");
+  if (options.node_rank < options.nodes + options.spares) return absl::OkStatus();
+  if (options.spares == 0)
+    return InvalidArgument("--node-rank {} is not below --nodes {}", options.node_rank, options.nodes);
+  return InvalidArgument("--node-rank {} is not below the {} hosts of --nodes {} and --spares {}",
+                         options.node_rank, options.nodes + options.spares, options.nodes, options.spares);
+}
+
+absl::Status CheckNodes(const recipe::Recipe& recipe, const LaunchOptions& options) {
+  RETURN_IF_ERROR(CheckPlace(options));
   if (recipe.world_size() % options.nodes != 0) {
     return InvalidArgument("--nodes {} do not share the recipe's {} ranks evenly", options.nodes,
                            recipe.world_size());
@@ -75,7 +84,6 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
   launch::SupervisorOptions supervisor;
   supervisor.world = recipe.world_size();
   supervisor.local_size = supervisor.world / options.nodes;
-  supervisor.first_rank = supervisor.local_size * options.node_rank;
   supervisor.all_output = options.all_output;
   supervisor.arguments = launch::OwnArguments();
   ASSIGN_OR_RETURN(supervisor.token, TokenOf(options));
@@ -83,7 +91,8 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
   if (!options.coordinator.empty()) {
     const absl::StatusOr<launch::Endpoint> endpoint = launch::ParseEndpoint(options.coordinator);
     if (!endpoint.ok()) return WithContext(endpoint.status(), "--coordinator");
-    if (options.node_rank > 0 && (endpoint->host == "0.0.0.0" || endpoint->host == "::")) {
+    if ((options.node_rank > 0 || KeepInTouch(options)) &&
+        (endpoint->host == "0.0.0.0" || endpoint->host == "::")) {
       return InvalidArgument(
           "--coordinator {}: that is every network of one machine and no way to node 0: give a name or an "
           "address of node 0, as in node0:{}, the same on all nodes",
@@ -94,40 +103,56 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
   return supervisor;
 }
 
-// Whether another try may go well after a run that ended with this code. Signals by which a person, or a scheduler, ended it at once mean
-// what they say.
-bool MayGoWell(int code) {
-  const int signal = code - kSignalBase;
-  const bool was_killed = signal > 0 && signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
-  return code == kDeviceFailed || code == kPeerLost || code == kMachineSuspect || was_killed;
-}
-
 // A host may take its own name for a loopback address (Debian's /etc/hosts), where no other host can come.
-absl::Status CheckOthersCanCome(const LaunchOptions& options, const launch::SupervisorOptions& supervisor) {
-  const std::string address = launch::LocalAddress(supervisor.listener);
-  const std::string& given = supervisor.coordinator.host;
-  const bool is_meant = launch::IsLoopback(given) || given == "localhost";
+absl::Status CheckOthersCanCome(const LaunchOptions& options, const launch::Endpoint& coordinator,
+                                const launch::Descriptor& listener) {
+  const std::string address = launch::LocalAddress(listener);
+  const bool is_meant = launch::IsLoopback(coordinator.host) || coordinator.host == "localhost";
   if (options.nodes == 1 || is_meant || !launch::IsLoopback(address)) return absl::OkStatus();
   return Unavailable(
       "--coordinator {}: {} is {} for this machine itself (see its /etc/hosts), and the other hosts cannot "
       "come there: give an address that all can reach",
-      supervisor.coordinator.ToString(), given, address);
+      coordinator.ToString(), coordinator.host, address);
 }
 
-// The ranks of this host, from their start to their end; `again`: after others, whose run they go on with. Error: they could not be started.
+absl::StatusOr<launch::Descriptor> ListenAtCoordinator(const LaunchOptions& options,
+                                                       const launch::Endpoint& coordinator) {
+  const auto known_by = options.awaits_name ? launch::Clock::now() + RendezvousOf(options).join_timeout
+                                            : launch::Clock::time_point::min();
+  ASSIGN_OR_RETURN(launch::Descriptor listener, launch::Listen(coordinator, known_by));
+  RETURN_IF_ERROR(CheckOthersCanCome(options, coordinator, listener));
+  TellWhereEveryoneCanCome(listener, "--coordinator");
+  return listener;
+}
+
+// Copies of the ranks' states; nothing where no rank would be started again.
+absl::StatusOr<HostMemory> MakeHostMemory(const recipe::Recipe& recipe, const LaunchOptions& options) {
+  if (!recipe.checkpoint.memory || options.max_restarts == 0) return HostMemory();
+  const std::int64_t ranks = recipe.world_size() / options.nodes;
+  const bool has_partner = options.nodes > 1 && recipe.checkpoint.memory_partner;
+  ASSIGN_OR_RETURN(const std::string token, TokenOf(options));
+  return HostMemory::Make(ranks, has_partner ? token : "");
+}
+
+// The ranks of this host, from their start to their end. Error: they could not be started.
 absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, const LaunchOptions& options,
-                                              const std::string& out, const std::vector<int>& memory_files,
-                                              bool again) {
+                                              const std::string& out, HostMemory& memory,
+                                              launch::Roster::Turn turn) {
   ASSIGN_OR_RETURN(launch::SupervisorOptions supervisor, Prepare(recipe, options));
-  if (again) std::erase(supervisor.arguments, "--fresh");
-  supervisor.memory_files = memory_files;
-  const bool has_rank_0 = supervisor.first_rank == 0;
+  if (turn.generation > 1) std::erase(supervisor.arguments, "--fresh");  // it goes on with a run
+  supervisor.first_rank = supervisor.local_size * turn.node;
+  supervisor.coordinator = turn.ranks_at;
+  memory.SetFirstRank(supervisor.first_rank);
+  if (turn.from_disk) memory.Forget();
+  supervisor.memory_files = memory.files();
+  supervisor.copies_port = memory.copies_port();
+  supervisor.from_disk = turn.from_disk;
+  const bool has_rank_0 = turn.node == 0;
   if (has_rank_0) {
-    const auto known_by = options.awaits_name ? launch::Clock::now() + RendezvousOf(options).join_timeout
-                                              : launch::Clock::time_point::min();
-    ASSIGN_OR_RETURN(supervisor.listener, launch::Listen(supervisor.coordinator, known_by));
-    RETURN_IF_ERROR(CheckOthersCanCome(options, supervisor));
-    TellWhereEveryoneCanCome(supervisor.listener, "--coordinator");
+    supervisor.listener = std::move(turn.listener);
+    if (!supervisor.listener.open()) {
+      ASSIGN_OR_RETURN(supervisor.listener, ListenAtCoordinator(options, supervisor.coordinator));
+    }
     supervisor.coordinator.port = launch::PortOf(supervisor.listener);
   }
   ASSIGN_OR_RETURN(launch::SupervisedEnd end,
@@ -137,28 +162,19 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   return end;
 }
 
-// Makes a file in memory for each rank of this host, which holds copies of the rank's state and stays when the rank ends; makes none
-// where no rank would be started again.
-absl::StatusOr<std::vector<launch::Descriptor>> MakeMemoryFiles(const recipe::Recipe& recipe,
-                                                                const LaunchOptions& options) {
-  std::vector<launch::Descriptor> files;
-  if (!recipe.checkpoint.memory || options.max_restarts == 0) return files;
-  for (std::int64_t rank = 0; rank < recipe.world_size() / options.nodes; ++rank) {
-    files.emplace_back(memfd_create("engine state", MFD_CLOEXEC));
-    if (!files.back().open())
-      return ResourceExhausted("there is no file in memory for a rank's state: {}", std::strerror(errno));
+// As the other hosts are told of it. A name that is not known yet is no fault of the recipe's.
+launch::HostEnd HostEndOf(const absl::StatusOr<launch::SupervisedEnd>& end, const LaunchOptions& options,
+                          const HostMemory& memory) {
+  launch::HostEnd told;
+  if (!end.ok()) {
+    told.code = Complain(end.status(), options.awaits_name ? kPeerLost : kFailed);
+    return told;
   }
-  return files;
-}
-
-// Waits so long, or until a signal asks for a stop, and says whether one did. No rank runs meanwhile: what the newest checkpoint has is
-// what is saved.
-bool StopComesWithin(std::chrono::milliseconds pause) {
-  constexpr auto kLook = std::chrono::milliseconds(20);
-  const StopSignals signals;
-  for (const auto end = launch::Clock::now() + pause; launch::Clock::now() < end && StopSignals::Came() == 0;)
-    std::this_thread::sleep_for(kLook);
-  return StopSignals::Came() != 0;
+  return {.code = end->code,
+          .asked_to_stop = end->asked_to_stop,
+          .is_suspect = end->code == kMachineSuspect || end->code == kDeviceFailed,
+          .verdict = end->verdict,
+          .newest = memory.Newest()};
 }
 
 }  // namespace
@@ -173,7 +189,7 @@ int Complain(const absl::Status& status, int exit_code) {
 void TellOtherNodes(const LaunchOptions& options, std::int64_t world, const absl::Status& why) {
   const absl::StatusOr<launch::Endpoint> coordinator = launch::ParseEndpoint(options.coordinator);
   const absl::StatusOr<std::string> token = TokenOf(options);
-  if (options.nodes < 2 || !coordinator.ok() || !token.ok()) return;
+  if (options.nodes < 2 || options.node_rank >= options.nodes || !coordinator.ok() || !token.ok()) return;
   const launch::Member self{.rank = -1,
                             .world = world,
                             .build = "",
@@ -201,6 +217,13 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
       ->capture_default_str()
       ->group(kProcesses);
+  command
+      ->add_option("--spares", options->spares,
+                   "Further hosts, numbered behind those of --nodes: they wait until one of these is lost, "
+                   "and stand in for it")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
+      ->capture_default_str()
+      ->group(kProcesses);
   command->add_option("--node-rank", options->node_rank, "Which of them this is, from 0")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{999'999}))
       ->capture_default_str()
@@ -223,7 +246,7 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
       ->group(kProcesses);
   command
       ->add_option("--max-restarts", options->max_restarts,
-                   "How often the ranks of this host are started again, from the newest checkpoint, after "
+                   "How often the ranks are started again, from the newest checkpoint, after "
                    "one was lost or "
                    "killed, a device failed or the run hung; three such failures without a checkpoint "
                    "between them end it")
@@ -306,7 +329,7 @@ absl::StatusOr<bool> TakeNode(const launch::Lookup& lookup, LaunchOptions* optio
   ASSIGN_OR_RETURN(const std::optional<launch::NodePlace> place, launch::FindNode(lookup));
   if (!place) return false;
   if (!options->nodes_given && place->nodes) {
-    options->nodes = *place->nodes;
+    options->nodes = std::max<std::int64_t>(1, *place->nodes - options->spares);
     options->nodes_given = true;
     options->ranks_per_node = place->ranks_per_node;
   }
@@ -346,32 +369,22 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
   if (const absl::Status status = train::Check(recipe, ProfileOf(recipe, device)); !status.ok()) {
     return refuse(status, kFailed);
   }
-  const absl::StatusOr<std::vector<launch::Descriptor>> memories = MakeMemoryFiles(recipe, options);
-  if (!memories.ok()) return refuse(memories.status(), kFailed);
-  std::vector<int> memory_files;
-  for (const launch::Descriptor& memory : *memories) memory_files.push_back(memory.number());
-  Restarts restarts({.checkpoints = train::CheckpointRoot(out),
-                     .most = options.max_restarts,
-                     .alone = options.nodes == 1,
-                     .memory_files = memory_files});
-  for (;;) {
-    const absl::StatusOr<launch::SupervisedEnd> end =
-        RunOnce(recipe, options, out, memory_files, restarts.count() > 0);
-    if (!end.ok()) {  // a name that is not known yet is no fault of the recipe's
-      return FinalCode(Complain(end.status(), options.awaits_name ? kPeerLost : kFailed), options);
-    }
-    if (end->code == kMachineSuspect) restarts.ForgetMemory();  // copies that nobody has compared
-    const bool may_begin = MayGoWell(end->code) && !end->asked_to_stop;
-    const std::optional<std::chrono::milliseconds> pause = may_begin ? restarts.Next() : std::nullopt;
-    if (!pause) {
-      if (!restarts.why().empty()) Print(stderr, "engine run: not started again: {}\n", restarts.why());
-      return FinalCode(end->code, options);
-    }
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(*pause).count();
-    Print(stderr, "engine run: {}; restart {} of {} {}\n",
-          end->verdict.empty() ? "a rank of another host was lost" : end->verdict, restarts.count(),
-          restarts.most(), seconds == 0 ? "at once" : fmt::format("in {} s", seconds));
-    if (StopComesWithin(*pause)) return FinalCode(kStopped, options);
+  absl::StatusOr<HostMemory> memory = MakeHostMemory(recipe, options);
+  if (!memory.ok()) return refuse(memory.status(), kFailed);
+  const launch::Endpoint coordinator = Prepare(recipe, options)->coordinator;
+  launch::Descriptor listener;
+  if (KeepInTouch(options) && options.node_rank == 0) {
+    absl::StatusOr<launch::Descriptor> made = ListenAtCoordinator(options, coordinator);
+    if (!made.ok())
+      return FinalCode(Complain(made.status(), options.awaits_name ? kPeerLost : kFailed), options);
+    listener = *std::move(made);
+  }
+  const absl::StatusOr<std::string> token = TokenOf(options);
+  Attempts attempts(options, coordinator, *token, out, std::move(listener));
+  for (std::optional<launch::HostEnd> end;;) {
+    launch::Roster::Turn turn = attempts.Next(end);
+    if (turn.over) return FinalCode(turn.code, options);
+    end = HostEndOf(RunOnce(recipe, options, out, *memory, std::move(turn)), options, *memory);
   }
 }
 

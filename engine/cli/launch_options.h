@@ -20,6 +20,7 @@ struct LaunchOptions {
   bool processes = false;
   std::int64_t nodes = 1;
   bool nodes_given = false;
+  std::int64_t spares = 0;  // further hosts, which wait until they stand in for one that is lost
   std::int64_t node_rank = 0;
   bool node_rank_given = false;
   std::string coordinator;

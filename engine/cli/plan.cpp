@@ -114,9 +114,11 @@ std::string MemoryCheckpointText(const plan::Plan& plan, const recipe::Recipe& r
   if (!recipe.checkpoint.memory) return "";
   const predict::MemoryCheckpointPrediction memory = predict::PredictMemoryCheckpoint(plan, recipe);
   std::string text = fmt::format(
-      "\ncheckpoints in the host's memory: two copies of the state, {} of a rank{}; after every {}",
-      FormatBytes(memory.bytes), plan.mesh.world() > 1 ? " at most" : "",
+      "\ncheckpoints in the host's memory: {} copies of the state, {} of a rank{}; after every {}",
+      memory.sent_bytes > 0 ? "two own and another rank's two" : "two", FormatBytes(memory.bytes),
+      plan.mesh.world() > 1 ? " at most" : "",
       memory.interval == 1 ? "iteration" : fmt::format("{} iterations", memory.interval));
+  if (memory.sent_bytes > 0) text += fmt::format(", {} to another host", FormatBytes(memory.sent_bytes));
   if (prediction.has_times())
     text += fmt::format(", which makes training slower by {:.2f} %", 100 * memory.slower);
   return text + "\n";

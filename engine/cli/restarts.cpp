@@ -1,54 +1,84 @@
 #include "engine/cli/restarts.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <limits>
-#include <vector>
 
 #include "engine/checkpoint/store.h"
-#include "engine/executor/memory_checkpoint.h"
+#include "engine/cli/device.h"
 
 namespace engine::cli {
+namespace {
 
-Restarts::Restarts(const RestartOptions& options) : options_(options), began_(Newest()) {}
+constexpr int kSignalBase = 128;  // of exit codes
 
-std::optional<std::chrono::milliseconds> Restarts::Next() {
-  if (options_.most == 0) return std::nullopt;
-  const std::int64_t newest = Newest();
+// Of the whole attempt: that of a rank that failed by itself, where one did.
+int CodeOf(const std::vector<launch::HostEnd>& ends) {
+  const auto any = [&](const auto& is) { return std::find_if(ends.begin(), ends.end(), is); };
+  // All ranks have come to the end, also those whose host was lost after that.
+  if (any([](const launch::HostEnd& end) { return end.code == 0; }) != ends.end()) return 0;
+  const auto own =
+      any([](const launch::HostEnd& end) { return end.code != kPeerLost && end.code != kStopped; });
+  if (own != ends.end()) return own->code;
+  const auto stopped = any([](const launch::HostEnd& end) { return end.code == kStopped; });
+  return stopped != ends.end() ? kStopped : kPeerLost;
+}
+
+// Of which all ranks of these hosts have copies in memory.
+std::int64_t NewestInMemory(const std::vector<launch::HostEnd>& ends) {
+  std::int64_t newest = ends.empty() ? -1 : std::numeric_limits<std::int64_t>::max();
+  for (const launch::HostEnd& end : ends) newest = std::min(newest, end.newest);
+  return newest;
+}
+
+}  // namespace
+
+bool MayGoWell(int code) {
+  const int signal = code - kSignalBase;
+  const bool was_killed = signal > 0 && signal != SIGINT && signal != SIGTERM && signal != SIGHUP;
+  return code == kDeviceFailed || code == kPeerLost || code == kMachineSuspect || was_killed;
+}
+
+Restarts::Restarts(const RestartOptions& options) : options_(options), began_(NewestOnDisk()) {}
+
+launch::Sequel Restarts::After(std::int64_t attempts, const std::vector<launch::HostEnd>& ends) {
+  launch::Sequel sequel{.ends = true, .code = CodeOf(ends), .text = "", .pause = {}, .from_disk = false};
+  const bool asked_to_stop =
+      std::any_of(ends.begin(), ends.end(), [](const launch::HostEnd& end) { return end.asked_to_stop; });
+  if (!MayGoWell(sequel.code) || asked_to_stop || options_.most == 0) return sequel;
+  // Copies that nobody has compared are not gone on from.
+  sequel.from_disk = std::any_of(ends.begin(), ends.end(),
+                                 [](const launch::HostEnd& end) { return end.code == kMachineSuspect; });
+  const std::int64_t newest = std::max(NewestOnDisk(), sequel.from_disk ? -1 : NewestInMemory(ends));
   const bool gets_on = newest > began_ && newest != failed_at_;
   in_vain_ = gets_on ? 1 : in_vain_ + 1;
   failed_at_ = newest;
   if (in_vain_ >= kMostInVain) {
-    why_ = fmt::format("{} failures without a checkpoint between them", in_vain_);
-  } else if (count_ == options_.most) {
-    why_ = fmt::format("all {} restarts are used up", options_.most);
+    sequel.text = fmt::format("not started again: {} failures without a checkpoint between them", in_vain_);
+    return sequel;
   }
-  if (!why_.empty()) return std::nullopt;
-  ++count_;
-  if (in_vain_ == kMostInVain - 1) ForgetMemory();
-  began_ = Newest();
+  if (attempts > options_.most) {
+    sequel.text = fmt::format("not started again: all {} restarts are used up", options_.most);
+    return sequel;
+  }
+  sequel.from_disk = sequel.from_disk || in_vain_ == kMostInVain - 1;
+  began_ = sequel.from_disk ? NewestOnDisk() : newest;
   constexpr std::chrono::milliseconds kFirst = std::chrono::seconds(1);
   constexpr std::chrono::milliseconds kLongest = std::chrono::minutes(1);
-  if (gets_on && options_.alone) return std::chrono::milliseconds(0);
-  return std::min(kLongest, kFirst * (1 << (in_vain_ - 1)));
+  if (!gets_on) sequel.pause = std::min(kLongest, kFirst * (1 << (in_vain_ - 1)));
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(sequel.pause).count();
+  sequel.text = fmt::format("restart {} of {} {}", attempts, options_.most,
+                            seconds == 0 ? "at once" : fmt::format("in {} s", seconds));
+  sequel.ends = false;
+  return sequel;
 }
 
-std::int64_t Restarts::Newest() const {
+std::int64_t Restarts::NewestOnDisk() const {
   const absl::StatusOr<std::vector<std::int64_t>> iterations =
       checkpoint::ListIterations(options_.checkpoints);
-  const std::int64_t on_disk = iterations.ok() && !iterations->empty() ? iterations->back() : -1;
-  std::int64_t in_memory = options_.memory_files.empty() ? -1 : std::numeric_limits<std::int64_t>::max();
-  for (const int file : options_.memory_files) {
-    const std::vector<executor::MemoryCheckpoint::Kept> kept = executor::MemoryCheckpoint::In(file);
-    in_memory = std::min(in_memory, kept.empty() ? -1 : kept.back().iteration);
-  }
-  return std::max(on_disk, in_memory);
-}
-
-void Restarts::ForgetMemory() const {
-  for (const int file : options_.memory_files) (void)!ftruncate(file, 0);
+  return iterations.ok() && !iterations->empty() ? iterations->back() : -1;
 }
 
 }  // namespace engine::cli

@@ -165,6 +165,10 @@ int RunRecipe(RunArguments& arguments) {
   options.profile = arguments.profile;
   options.stop = StopOf(placement);
   if (IsSupervised(placement) && placement->memory >= 0) options.memory_files = {placement->memory};
+  if (IsSupervised(placement)) {
+    options.host_copies = {.port = placement->copies_port, .token = placement->token};
+    options.from_disk = placement->from_disk;
+  }
   if (placement) options.processes = static_cast<int>(placement->local_size);
   absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);
   if (!opened.ok()) {  // options are invalid arguments; an address that cannot be listened at is not

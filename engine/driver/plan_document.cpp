@@ -20,8 +20,10 @@ nlohmann::ordered_json PlanDocument(const recipe::Recipe& recipe, const plan::Pl
   }
   if (recipe.checkpoint.memory) {
     const predict::MemoryCheckpointPrediction memory = predict::PredictMemoryCheckpoint(plan, recipe);
-    json["memory_checkpoint"] = {
-        {"host_bytes", memory.bytes}, {"interval", memory.interval}, {"slower", memory.slower}};
+    json["memory_checkpoint"] = {{"host_bytes", memory.bytes},
+                                 {"sent_bytes", memory.sent_bytes},
+                                 {"interval", memory.interval},
+                                 {"slower", memory.slower}};
   }
   json["recipe"] = recipe::ToToml(recipe);
   return json;

@@ -116,6 +116,9 @@ absl::StatusOr<std::optional<Placement>> FromEngine(const Lookup& lookup) {
   placement.listener = static_cast<int>(listener);
   ASSIGN_OR_RETURN(const std::int64_t memory, variables.NumberOr("ENGINE_MEMORY", -1, 0, kMostDescriptor));
   placement.memory = static_cast<int>(memory);
+  ASSIGN_OR_RETURN(const std::int64_t copies, variables.NumberOr("ENGINE_COPIES", 0, 1, kMostPort));
+  placement.copies_port = static_cast<int>(copies);
+  placement.from_disk = variables.Has("ENGINE_FROM_DISK");
   RETURN_IF_ERROR(Finish(variables, "", &placement));
   return placement;
 }

@@ -21,6 +21,7 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kGoodbye:
     case MessageKind::kAlive:
     case MessageKind::kStopQuestion:
+    case MessageKind::kReady:
       return {true, 0};
     case MessageKind::kStopAnswer:
     case MessageKind::kFailed:
@@ -29,6 +30,9 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kStopAfter:
     case MessageKind::kAbort:
     case MessageKind::kWelcome:
+    case MessageKind::kDigest:
+    case MessageKind::kHosts:
+    case MessageKind::kLeaderAt:
       return {true, 1};
     case MessageKind::kSet:
     case MessageKind::kGet:
@@ -36,7 +40,20 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kBarrier:
     case MessageKind::kAnswer:
     case MessageKind::kChallenge:
+    case MessageKind::kListCopies:
+    case MessageKind::kCopies:
+    case MessageKind::kRunOver:
       return {true, 2};
+    case MessageKind::kFetchCopy:
+    case MessageKind::kHostLeads:
+    case MessageKind::kCopy:
+      return {true, 3};
+    case MessageKind::kStoreCopy:
+    case MessageKind::kAttempt:
+      return {true, 5};
+    case MessageKind::kHostEnded:
+      return {true, 7};
+    case MessageKind::kHostHere:
     case MessageKind::kProgress:
       return {true, 4};
     case MessageKind::kHello:

@@ -22,6 +22,10 @@ enum class MessageKind : std::uint8_t {
   kStopAnswer,  // the last iteration that the rank has begun
   kFailed,      // "failed: no data"
   kGoodbye,
+  // From a rank to a host that keeps copies of states (copy_server.h): rank, tag, and
+  kStoreCopy,   // iteration, bytes, note; the bytes follow when the host is ready
+  kListCopies,  // nothing
+  kFetchCopy,   // iteration
   // From the server to a rank.
   kRefused = 64,  // reason
   kStart,         // process of rank 0: all ranks are here
@@ -32,6 +36,21 @@ enum class MessageKind : std::uint8_t {
   kAbort,      // reason
   kChallenge,  // kMagic, nonce: the first message of a connection
   kWelcome,    // proof: the member's was right
+  // From a host that keeps copies.
+  kCopies,  // two copies, each a kCopy without bytes, or empty
+  kCopy,    // iteration, note, bytes; these follow
+  kReady,
+  // From a host to the one that leads (roster.h).
+  kHostHere,  // where it would lead, where rank 0 would listen, the attempt that it knows, its place there (-1: it is a spare)
+  kHostEnded,  // where rank 0 would listen next, attempt, exit code, "1": asked to stop, "1": is to blame, verdict, newest copy
+  kHostLeads,  // attempt, how many hosts, where: to another one that leads
+  // From the host that leads.
+  kHosts,     // a line each: host, where it would lead
+  kAttempt,   // number, the host's place (-1: it is a spare), where rank 0 listens, "1": from the disk, text
+  kRunOver,   // exit code, text
+  kLeaderAt,  // where
+  // Behind bytes of a connection.
+  kDigest,  // their hash
 };
 
 inline constexpr int kHelloFields = 9;

@@ -142,6 +142,15 @@ absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint, Clock::time_point kn
   return Unavailable("cannot listen on {}: {}", endpoint.ToString(), std::strerror(error));
 }
 
+absl::StatusOr<Descriptor> ReservePort(const std::string& host) {
+  ASSIGN_OR_RETURN(const Addresses addresses, Resolve({host, 0}, AI_PASSIVE));
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Descriptor socket = MakeSocket(*address);
+    if (bind(socket.number(), address->ai_addr, address->ai_addrlen) == 0) return socket;
+  }
+  return Unavailable("no port of {} is to be had: {}", host, std::strerror(errno));
+}
+
 namespace {
 
 // Of this end, both in digits.
@@ -171,25 +180,28 @@ Descriptor Accept(const Descriptor& listener) {
   return socket;
 }
 
+absl::StatusOr<Descriptor> ConnectOnce(const Endpoint& endpoint, Clock::time_point deadline) {
+  ASSIGN_OR_RETURN(const Addresses addresses, Resolve(endpoint, 0));
+  int error = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Descriptor socket = MakeSocket(*address);
+    error = TryConnect(socket, *address, deadline);
+    if (error == 0) {
+      SendAtOnce(socket.number());
+      return socket;
+    }
+  }
+  return Unavailable("{}", std::strerror(error));
+}
+
 absl::StatusOr<Descriptor> Connect(const Endpoint& endpoint, Clock::time_point deadline) {
   constexpr auto kPause = std::chrono::milliseconds(50);
   constexpr auto kOneAttempt = std::chrono::seconds(5);
   for (;;) {
-    std::string reason;
-    const absl::StatusOr<Addresses> addresses = Resolve(endpoint, 0);
-    if (!addresses.ok()) reason = Message(addresses.status());
-    const addrinfo* address = addresses.ok() ? addresses->get() : nullptr;
-    for (; address != nullptr; address = address->ai_next) {
-      Descriptor socket = MakeSocket(*address);
-      const int error = TryConnect(socket, *address, std::min(deadline, Clock::now() + kOneAttempt));
-      if (error == 0) {
-        SendAtOnce(socket.number());
-        return socket;
-      }
-      reason = std::strerror(error);
-    }
+    absl::StatusOr<Descriptor> socket = ConnectOnce(endpoint, std::min(deadline, Clock::now() + kOneAttempt));
+    if (socket.ok()) return socket;
     if (Clock::now() + kPause >= deadline) {
-      return Unavailable("no connection to {}: {}", endpoint.ToString(), reason);
+      return Unavailable("no connection to {}: {}", endpoint.ToString(), Message(socket.status()));
     }
     std::this_thread::sleep_for(kPause);
   }

@@ -46,6 +46,9 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 // descriptor does not block. A host that is not known is asked for again until `known_by`.
 absl::StatusOr<Descriptor> Listen(const Endpoint& endpoint,
                                   Clock::time_point known_by = Clock::time_point::min());
+// A port of that host's address, which must be one of this machine, that no other program gets, and where nobody is heard before
+// listen(2).
+absl::StatusOr<Descriptor> ReservePort(const std::string& host);
 int PortOf(const Descriptor& socket);
 // Numeric address of this end of a connection.
 std::string LocalAddress(const Descriptor& socket);
@@ -53,6 +56,8 @@ std::string LocalAddress(const Descriptor& socket);
 bool IsLoopback(const std::string& address);
 // The next connection; not open where there is none yet.
 Descriptor Accept(const Descriptor& listener);
+// One attempt at each of the endpoint's addresses. The descriptor does not block.
+absl::StatusOr<Descriptor> ConnectOnce(const Endpoint& endpoint, Clock::time_point deadline);
 // Tries again until the deadline. The descriptor does not block.
 absl::StatusOr<Descriptor> Connect(const Endpoint& endpoint, Clock::time_point deadline);
 

@@ -214,6 +214,8 @@ class Supervisor {
     if (!options_.memory_files.empty()) {
       variables.push_back(fmt::format("ENGINE_MEMORY={}", options_.memory_files[static_cast<size_t>(local)]));
     }
+    if (options_.copies_port > 0) variables.push_back(fmt::format("ENGINE_COPIES={}", options_.copies_port));
+    if (options_.from_disk) variables.emplace_back("ENGINE_FROM_DISK=1");
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string text = *variable;
       const bool replaced = std::any_of(variables.begin(), variables.end(), [&](const std::string& ours) {

@@ -58,6 +58,9 @@ struct SupervisorOptions {
   Descriptor listener;  // of rank 0, where it is one of this host's
   // Of each rank of this host, a file in memory that is handed to it (ENGINE_MEMORY), to stay when the rank ends; none: there are none.
   std::vector<int> memory_files = {};
+  int copies_port =
+      0;  // where this host keeps copies of other hosts' ranks (copy_server.h), for its ranks to tell; 0: it keeps none
+  bool from_disk = false;   // the ranks take nothing from memory
   bool all_output = false;  // show the standard output of every rank, not of rank 0 alone
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments;  // of each process, its name first

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/plan/plan.h"
@@ -32,6 +33,16 @@ std::int64_t SnapshotBytes(const Plan& plan);
 std::vector<SnapshotPart> StateOf(const StagePlan& stage);
 // Bytes of it, of the rank that has most.
 std::int64_t StateBytes(const Plan& plan);
+
+// Another host that has a rank's whole state. Hosts have equal numbers of ranks, in order of rank.
+struct Keeper {
+  std::int64_t host = 0;
+  std::int64_t rank = 0;  // whose state that is there
+  bool is_sent =
+      false;  // the rank sends its state; else that host has it by itself, as a data-parallel copy's
+};
+// nullopt: all ranks are on one host.
+std::optional<Keeper> KeeperOf(const Plan& plan, std::int64_t rank, std::int64_t ranks_per_host);
 
 // The parts lie one behind the other in the host's memory, each from a multiple of so many bytes on.
 inline constexpr std::int64_t kSnapshotAlignment = 256;

@@ -222,6 +222,12 @@ double CostModel::HostCopySeconds(std::int64_t bytes) const {
   return cpu_ ? kCpu.launch_s + 2 * all / memory_bandwidth_ : kCuda.launch_s + all / kHostBandwidth;
 }
 
+double CostModel::LinkSeconds(std::int64_t bytes) const {
+  const double bandwidth =
+      inter_node_bandwidth_ > 0 ? std::min(kLinkBandwidth, inter_node_bandwidth_) : kLinkBandwidth;
+  return static_cast<double>(bytes) / bandwidth;
+}
+
 double CostModel::Seconds(const plan::Instruction& instruction) const {
   if (instruction.AsHostCopy() != nullptr) {
     const plan::BufferRef& ref = instruction.inputs.empty() ? instruction.outputs[0] : instruction.inputs[0];

@@ -31,6 +31,8 @@ class CostModel {
   double Seconds(const plan::Instruction& instruction) const;
   // Of a copy between the device and its host's memory.
   double HostCopySeconds(std::int64_t bytes) const;
+  // Of what a rank sends from its host's memory to another host's.
+  double LinkSeconds(std::int64_t bytes) const;
   // What a pushed sum leaves to compute: the parts that arrived are added up.
   double FinishSeconds(const plan::Instruction& instruction) const;
   // Share of its speed that computation loses beside an exchange.

@@ -167,6 +167,9 @@ inline constexpr double kAcrossHop = 9e-6;
 // Bytes a second between a GPU and pinned memory of its host, each way: PCIe 5.0 × 16, 55.3 and 55.5 measured on an H100's
 // and an H200's machine, beside kernels a little less.
 inline constexpr double kHostBandwidth = 53e9;
+// Bytes a second of one rank's copy to another host's memory, hashed at both ends (launch/link.h): 0.8 measured over loopback on a virtual
+// machine with 2 cores, which compiled meanwhile. Other machines have more.
+inline constexpr double kLinkBandwidth = 0.8e9;
 // NCCL's kernels beside products: they take this much longer, and cost products this share of their time.
 inline constexpr double kBesideSlowdown = 1.6;
 inline constexpr double kBesideCost = 0.35;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -139,11 +140,28 @@ SnapshotPrediction PredictSnapshot(const plan::Plan& plan, const recipe::Cluster
   return {.bytes = bytes, .copy_s = CostModel(plan, cluster).HostCopySeconds(bytes)};
 }
 
+namespace {
+
+// Whether a rank sends copies of its state to another host.
+bool AnyIsSent(const plan::Plan& plan, const recipe::Cluster& cluster) {
+  const std::int64_t each = cluster.devices_per_node;
+  if (each == 0 || plan.mesh.world() % each != 0) return false;
+  for (std::int64_t rank = 0; rank < plan.mesh.world(); ++rank) {
+    const std::optional<plan::Keeper> keeper = plan::KeeperOf(plan, rank, each);
+    if (keeper && keeper->is_sent) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 MemoryCheckpointPrediction PredictMemoryCheckpoint(const plan::Plan& plan, const recipe::Recipe& recipe) {
   constexpr double kMost = 0.01;
   constexpr double kBoundary_s = 4e-3;  // of GPUs, which then have nothing to do ahead: docs/performance.md
   const std::int64_t state = plan::StateBytes(plan);
-  MemoryCheckpointPrediction found{.bytes = 2 * state,
+  const bool is_sent = recipe.checkpoint.memory_partner && AnyIsSent(plan, recipe.cluster);
+  MemoryCheckpointPrediction found{.bytes = (is_sent ? 4 : 2) * state,
+                                   .sent_bytes = is_sent ? state : 0,
                                    .interval = std::max<std::int64_t>(1, recipe.checkpoint.memory_interval)};
   const Prediction prediction = Predict(plan, recipe.cluster);
   if (!prediction.has_times()) {
@@ -158,9 +176,12 @@ MemoryCheckpointPrediction PredictMemoryCheckpoint(const plan::Plan& plan, const
   const double cost_s = recipe.cluster.device == "cpu"
                             ? copy_s
                             : kBoundary_s + std::max(0.0, copy_s - (prediction.iteration_s - update_s));
+  // A copy is on its way until the next one is due, or training waits for it.
+  const double way_s = copy_s + CostModel(plan, recipe.cluster).LinkSeconds(found.sent_bytes);
   if (recipe.checkpoint.memory_interval == 0)
     found.interval =
-        static_cast<std::int64_t>(std::max(1.0, std::ceil(cost_s / (kMost * prediction.iteration_s))));
+        static_cast<std::int64_t>(std::max({1.0, std::ceil(cost_s / (kMost * prediction.iteration_s)),
+                                            std::ceil(way_s / prediction.iteration_s)}));
   found.slower = cost_s / (static_cast<double>(found.interval) * prediction.iteration_s);
   return found;
 }

@@ -119,7 +119,10 @@ SnapshotPrediction PredictSnapshot(const plan::Plan& plan, const recipe::Cluster
 
 // Copies of the whole state in the host's memory (checkpoint.memory), of the rank that has most.
 struct MemoryCheckpointPrediction {
-  std::int64_t bytes = 0;  // of its host's memory: two copies
+  std::int64_t bytes =
+      0;  // of its host's memory: two copies, and two of another host's rank where hosts keep these for each other
+  std::int64_t sent_bytes =
+      0;  // to another host, of each copy; 0: all ranks of this cluster are on one host, or another one has the state
   std::int64_t interval =
       1;  // iterations: checkpoint.memory_interval; where that is 0, the least by which training is slower by 1 % at most
   double slower = 0;  // share of the time of training; 0 where times are not known

@@ -617,6 +617,12 @@ Rows TrainingRows() {
           .Unit("iterations")
           .Doc("Iterations between copies into the host's memory; 0: as few as training is predicted to get "
                "slower by 1 % at most, or 10 where the cluster has no rates to predict by."),
+      FIELD(checkpoint.memory_partner)
+          .Doc("Whether each of these copies also goes to the memory of another host, for a host that is "
+               "lost and "
+               "comes back, or that a spare stands in for. Where data-parallel copies on another host have "
+               "all of a "
+               "rank's state, nothing is sent. Each host needs the memory twice."),
       FIELD(evaluation.interval)
           .Between(0, kMaxCount)
           .Unit("iterations")

@@ -17,12 +17,6 @@
 namespace engine::train {
 namespace {
 
-using executor::MemoryCheckpoint;
-
-bool Keeps(const RunContext& run) {
-  return run.recipe.checkpoint.memory && !run.options.memory_files.empty();
-}
-
 // Runs whose copies fit each other's arenas, and that mean the same.
 std::string TagOf(const RunContext& run) {
   return HashHex(fmt::format("{}\n{}\n{}", run.plan.hash, recipe::ToToml(run.recipe),
@@ -35,7 +29,7 @@ std::map<std::int64_t, std::string> KeptHere(const RunContext& run) {
   const std::string tag = TagOf(run);
   for (std::size_t i = 0; i < run.options.memory_files.size(); ++i) {
     std::map<std::int64_t, std::string> found;
-    for (const MemoryCheckpoint::Kept& kept : MemoryCheckpoint::In(run.options.memory_files[i], tag)) {
+    for (const MemoryCopies::Kept& kept : MemoryCopies::In(run.options.memory_files[i], tag)) {
       if (i == 0 || common.contains(kept.iteration)) found.emplace(kept.iteration, kept.note);
     }
     common = std::move(found);
@@ -45,59 +39,100 @@ std::map<std::int64_t, std::string> KeptHere(const RunContext& run) {
 
 std::string KeyOf(std::int64_t rank) { return fmt::format("iterations in the memory of rank {}", rank); }
 
-// Of those that this process offers, the newest that all others have as well; −1: there is none.
-absl::StatusOr<std::int64_t> NewestOfAll(const RunContext& run, std::vector<std::int64_t> offered,
-                                         std::int64_t least) {
-  constexpr const char* kChosen = "resume from memory";
+// What a process has to say, and what is agreed on.
+struct Offer {
+  bool keeps = false;                    // has files for copies
+  std::vector<std::int64_t> iterations;  // of copies, in order
+};
+
+std::string ToText(const Offer& offer) { return nlohmann::json{offer.keeps, offer.iterations}.dump(); }
+
+Offer OfferOf(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {json[0].get<bool>(), json[1].get<std::vector<std::int64_t>>()};
+}
+
+// What all processes have.
+absl::StatusOr<Offer> Common(const RunContext& run, Offer offer) {
+  constexpr const char* kCommon = "copies that all have in memory";
   launch::Client* const processes = run.processes;
-  std::erase_if(offered, [&](std::int64_t iteration) { return iteration < least; });
-  if (processes == nullptr) return offered.empty() ? -1 : offered.back();
+  if (processes == nullptr) return offer;
   if (!run.Leads()) {
-    RETURN_IF_ERROR(processes->Set(KeyOf(*run.device.rank), nlohmann::json(offered).dump()));
-    ASSIGN_OR_RETURN(const std::string chosen, processes->Get(kChosen));
-    return std::stoll(chosen);
+    RETURN_IF_ERROR(processes->Set(KeyOf(*run.device.rank), ToText(offer)));
+    ASSIGN_OR_RETURN(const std::string common, processes->Get(kCommon));
+    return OfferOf(common);
   }
   for (std::int64_t rank = 1; rank < run.plan.mesh.world(); ++rank) {
     ASSIGN_OR_RETURN(const std::string text, processes->Take(KeyOf(rank)));
-    const auto theirs = nlohmann::json::parse(text).get<std::vector<std::int64_t>>();
-    std::erase_if(offered, [&](std::int64_t iteration) {
-      return std::find(theirs.begin(), theirs.end(), iteration) == theirs.end();
+    const Offer theirs = OfferOf(text);
+    offer.keeps = offer.keeps && theirs.keeps;
+    std::erase_if(offer.iterations, [&](std::int64_t iteration) {
+      return std::find(theirs.iterations.begin(), theirs.iterations.end(), iteration) ==
+             theirs.iterations.end();
     });
   }
-  const std::int64_t newest = offered.empty() ? -1 : offered.back();
-  RETURN_IF_ERROR(processes->Set(kChosen, fmt::format("{}", newest)));
-  return newest;
+  RETURN_IF_ERROR(processes->Set(kCommon, ToText(offer)));
+  return offer;
 }
 
 }  // namespace
 
-absl::StatusOr<std::optional<Position>> AgreeOnKept(const RunContext& run, std::int64_t least) {
+absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_t least) {
   if (!run.recipe.checkpoint.memory) return std::nullopt;
+  ASSIGN_OR_RETURN(run.partner, Partner::Find(run, TagOf(run)));
   const std::map<std::int64_t, std::string> here = KeptHere(run);
-  std::vector<std::int64_t> offered;
-  offered.reserve(here.size());
-  for (const auto& [iteration, note] : here) offered.push_back(iteration);
-  ASSIGN_OR_RETURN(const std::int64_t newest, NewestOfAll(run, std::move(offered), least));
-  if (newest < 0) return std::nullopt;
-  const auto found = here.find(newest);
-  if (found == here.end()) return Internal("no copy of iteration {} in this host's memory", newest);
+  std::map<std::int64_t, std::string> known = here;
+  if (run.partner != nullptr) {
+    for (const MemoryCopies::Kept& kept : run.partner->List()) known.emplace(kept.iteration, kept.note);
+  }
+  Offer offer{.keeps = !run.options.memory_files.empty(), .iterations = {}};
+  for (const auto& [iteration, note] : known) {
+    if (iteration >= least && !run.options.from_disk) offer.iterations.push_back(iteration);
+  }
+  ASSIGN_OR_RETURN(const Offer common, Common(run, std::move(offer)));
+  run.keeps_copies = common.keeps;
+  if (common.iterations.empty()) return std::nullopt;
+  const std::int64_t newest = common.iterations.back();
+  const auto found = known.find(newest);
+  if (found == known.end()) return Internal("no copy of iteration {} in this host's memory", newest);
+  if (!here.contains(newest)) {
+    RETURN_IF_ERROR(run.partner->Fetch(newest, run.options.memory_files[0]));
+    Print(stderr, "note: rank {} has its state after iteration {} from the memory of another host\n",
+          *run.device.rank, newest);
+  }
   ASSIGN_OR_RETURN(const Position position, Position::FromText(found->second));
   return position;
 }
 
+namespace {
+
+// What is done with a rank's whole copy: it goes to another host, too. A rank's older copy makes place when all ranks have the newer one,
+// so that all have copies of one iteration at every moment.
+executor::MemoryCheckpoint::OnWhole Sharing(const RunContext& run, std::int64_t iteration) {
+  return [&run, iteration](const MemoryCopies& copies, int place) {
+    if (run.partner != nullptr) run.partner->Store(copies, place);
+    if (run.processes == nullptr) return absl::OkStatus();
+    return run.processes->Barrier(fmt::format("copies of iteration {} in memory", iteration));
+  };
+}
+
+}  // namespace
+
 absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>& kept) {
-  if (run.recipe.checkpoint.memory && !Keeps(run) && run.Leads()) {
+  if (run.recipe.checkpoint.memory && !run.keeps_copies && run.Leads()) {
     Print(stderr,
           "note: checkpoint.memory has no effect: no memory outlives these ranks, which --processes "
           "--max-restarts N would start again\n");
   }
-  if (!Keeps(run)) return absl::OkStatus();
+  if (!run.keeps_copies) return absl::OkStatus();
   const auto& ranks = run.ranks->executors();
   std::int64_t bytes = 0;
   for (const auto& rank : ranks) {
     bytes += rank->memory_checkpoint().bytes();
     if (recipe::SavesBeside(run.recipe)) bytes += rank->snapshot().bytes();
   }
+  // What this host keeps for another one is as much as the other keeps for this one.
+  if (run.partner != nullptr && run.partner->is_sent()) bytes += ranks[0]->memory_checkpoint().bytes();
   const MemoryLimit limit = MemoryOfProcess(run.options.processes);
   if (bytes > limit.bytes) {
     return ResourceExhausted(
@@ -110,15 +145,22 @@ absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>
         FormatBytes(bytes), limit.source, FormatBytes(limit.bytes));
   }
   const std::string tag = TagOf(run);
-  return run.ranks->Run([&](executor::RankExecutor& rank) {
+  RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) {
     return rank.memory_checkpoint().Open(run.options.memory_files[run.IndexOf(rank)], tag,
                                          kept ? kept->iteration : -1);
-  });
+  }));
+  if (!kept || run.processes == nullptr) return absl::OkStatus();
+  // The host that had it may be another one by now.
+  ranks[0]->memory_checkpoint().HandOn(Sharing(run, kept->iteration));
+  return absl::OkStatus();
 }
 
 absl::Status Keep(const RunContext& run, const Position& position) {
-  const MemoryCheckpoint::Kept kept{position.iteration, position.ToText()};
-  return run.ranks->Run([&](executor::RankExecutor& rank) { return rank.memory_checkpoint().Begin(kept); });
+  const MemoryCopies::Kept kept{position.iteration, position.ToText()};
+  run.Begin(launch::Work::kSaving, fmt::format("copying the state after iteration {}", position.iteration));
+  const executor::MemoryCheckpoint::OnWhole sharing = Sharing(run, position.iteration);
+  return run.ranks->Run(
+      [&](executor::RankExecutor& rank) { return rank.memory_checkpoint().Begin(kept, sharing); });
 }
 
 }  // namespace engine::train

@@ -11,8 +11,9 @@ namespace engine::train {
 
 // The newest position of which every rank of the run has a copy, at least as far as `least` iterations; the same in all
 // processes. nullopt: there is none, or the recipe asks for no such checkpoints. What a rank has of another recipe, plan or data
-// does not count.
-absl::StatusOr<std::optional<Position>> AgreeOnKept(const RunContext& run, std::int64_t least);
+// does not count. What another host has alone is brought here.
+// Also decides whether copies are made in this run, and who has them.
+absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_t least);
 
 // Takes the memory for the copies, of which that of `kept` stays, and says where there can be none. Before the first iteration.
 // Error: the host has not so much.

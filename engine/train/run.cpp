@@ -51,6 +51,9 @@ class Training {
       const absl::Status told = WriteOutcome(run_.options.out, OutcomeOf(status));
       if (status.ok()) status = told;
     }
+    if (run_.ranks != nullptr) {
+      for (const auto& rank : run_.ranks->executors()) rank->memory_checkpoint().AwaitWhole();
+    }
     const bool is_rank = run_.processes != nullptr && run_.ranks != nullptr;
     if (is_rank && run_.ranks->executors()[0]->backend().asynchronous()) run_.ranks->Leave();
     RETURN_IF_ERROR(status);

@@ -23,7 +23,14 @@ struct RunOptions {
   std::vector<Fault> faults = {};  // that CheckFaults has found right
   // Of each rank of this process, a file (memfd_create(2)) for copies of its state that outlive it; none: nothing does.
   std::vector<int> memory_files = {};
-  int processes = 1;  // of this run that share this host
+  // Of a process that is a rank: where its host keeps copies of the states of other hosts' ranks (launch/copy_server.h).
+  struct HostCopies {
+    int port = 0;  // 0: it keeps none
+    std::string token;
+  };
+  HostCopies host_copies = {};
+  bool from_disk = false;  // whatever is in memory
+  int processes = 1;       // of this run that share this host
 };
 
 struct RunEnd {

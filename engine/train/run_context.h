@@ -11,6 +11,7 @@
 #include "engine/data/fingerprint.h"
 #include "engine/data/source.h"
 #include "engine/plan/plan.h"
+#include "engine/train/partner.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
 
@@ -29,8 +30,10 @@ struct RunContext {
   std::optional<data::Source> source = {};
   data::Fingerprints fingerprints = {};
   plan::Plan plan = {};
+  bool keeps_copies = false;              // of the ranks' states in their hosts' memory, as all processes do
+  std::unique_ptr<Partner> partner = {};  // null: no other host has this rank's state
   std::unique_ptr<state::Ranks> ranks =
-      {};  // after the source and the plan, which its ranks may be reading until they end
+      {};  // after the partner, whom copies under way go to, and the source and the plan, which its ranks may be reading until they end
   launch::Client* processes = nullptr;  // null: all ranks are this process's
   Reporter* reporter = nullptr;         // null: another process speaks for the run
   std::int64_t memory_interval =

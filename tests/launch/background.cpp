@@ -26,16 +26,20 @@ Background::Background(const TinyRun& tiny, const std::string& name, const std::
                               arguments + " > " + log_ + " 2>&1";
   pid_ = fork();
   if (pid_ == 0) {
+    setpgid(0, 0);
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     _exit(127);
   }
 }
 
-Background::~Background() {
-  if (pid_ > 0) {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
+Background::~Background() { KillAll(); }
+
+void Background::KillAll() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  kill(-pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
 }
 
 std::string Background::log() const { return data::ReadFile(log_); }

@@ -11,7 +11,7 @@
 
 namespace engine::launch {
 
-// The program in the background, its output in a file; killed at the end.
+// The program in the background, in a process group of its own, its output in a file; killed at the end.
 class Background {
  public:
   Background(const cli::TinyRun& tiny, const std::string& name, const std::string& arguments,
@@ -21,6 +21,8 @@ class Background {
   Background& operator=(const Background&) = delete;
 
   pid_t pid() const { return pid_; }
+  // SIGKILL to all processes of its group, as where a host is lost.
+  void KillAll();
   std::string log() const;
   std::vector<pid_t> children() const;
   // The exit code, or −1 where it has not ended by then and is killed.

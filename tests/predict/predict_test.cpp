@@ -625,4 +625,29 @@ TEST_CASE("predict: golden: published for H100") {
   ExpectTable("published", table);
 }
 
+TEST_CASE("predict: copies of the state on other hosts, of what they take and how often they are made") {
+  const auto predicted = [](const std::vector<std::string>& sets) {
+    std::vector<std::string> all = OnSmallNodes({"model.dropout.attention=0", "checkpoint.memory=true"});
+    all.insert(all.end(), sets.begin(), sets.end());
+    recipe::Recipe recipe = plan::TinyRecipe(false, all);
+    recipe.cluster = SmallNodes();
+    const plan::Plan plan = CudaPlan(recipe);
+    const MemoryCheckpointPrediction memory = PredictMemoryCheckpoint(plan, recipe);
+    return std::make_pair(memory, Predict(plan, recipe.cluster).iteration_s);
+  };
+  const auto [one_host, one_s] = predicted({"parallelism.tp=2"});
+  CHECK(one_host.sent_bytes == 0);
+  const auto [copies, copies_s] = predicted({"parallelism.dp=2", "parallelism.tp=2"});
+  CHECK(copies.sent_bytes == 0);  // data-parallel copies are on the other host
+  const auto [sent, sent_s] = predicted({"parallelism.dp=4", "parallelism.zero_stage=1"});
+  CHECK(sent.bytes == 4 * sent.sent_bytes);
+  CHECK(sent.sent_bytes > 0);
+  CHECK(static_cast<double>(sent.interval) * sent_s >= static_cast<double>(sent.sent_bytes) / kLinkBandwidth);
+  const auto [none, none_s] =
+      predicted({"parallelism.dp=4", "parallelism.zero_stage=1", "checkpoint.memory_partner=false"});
+  CHECK(none.sent_bytes == 0);
+  CHECK(none.bytes == 2 * sent.sent_bytes);
+  CHECK(none.interval <= sent.interval);
+}
+
 }  // namespace engine::predict

@@ -139,7 +139,7 @@ TEST_CASE("checkpoints in memory: the older copy makes place, and a copy counts 
   const int file = files.numbers[0];
   const auto iterations = [&](const std::string& of) {
     std::vector<std::int64_t> found;
-    for (const MemoryCheckpoint::Kept& kept : MemoryCheckpoint::In(file, of)) {
+    for (const MemoryCopies::Kept& kept : MemoryCopies::In(file, of)) {
       CHECK(kept.note == fmt::format("note {}", kept.iteration));
       found.push_back(kept.iteration);
     }

@@ -1,0 +1,143 @@
+#include "engine/base/memory_copies.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "engine/base/units.h"
+
+namespace engine {
+namespace {
+
+constexpr std::int64_t kPageBytes = 4096;
+constexpr int kCopies = 2;
+
+// A file's first bytes; null where it has not so many.
+class MappedPage {
+ public:
+  explicit MappedPage(int file) {
+    struct stat found {};
+    if (fstat(file, &found) != 0 || found.st_size < kPageBytes) return;
+    memory_ = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, file, 0);
+  }
+  ~MappedPage() {
+    if (memory_ != MAP_FAILED) munmap(memory_, kPageBytes);
+  }
+  MappedPage(const MappedPage&) = delete;
+  MappedPage& operator=(const MappedPage&) = delete;
+  const void* get() const { return memory_ == MAP_FAILED ? nullptr : memory_; }
+
+ private:
+  void* memory_ = MAP_FAILED;
+};
+
+absl::Status NoMemory(std::int64_t bytes) {
+  return ResourceExhausted("copies of the state in the host's memory need {}: {}", FormatBytes(bytes),
+                           std::strerror(errno));
+}
+
+}  // namespace
+
+// The file's first page; a file that was just made is zeros. The copies lie behind it.
+struct MemoryCopies::Header {
+  struct Copy {
+    std::atomic<std::int32_t> whole;
+    std::int32_t note_bytes;
+    std::int64_t iteration;
+    char note[kMostNote];
+
+    Kept AsKept() const { return {iteration, std::string(note, static_cast<std::size_t>(note_bytes))}; }
+  };
+  char tag[kTagBytes];
+  Copy copies[kCopies];
+};
+
+std::vector<MemoryCopies::Kept> MemoryCopies::In(int file, const std::string& tag) {
+  static_assert(sizeof(Header) <= kPageBytes);
+  const MappedPage page(file);
+  std::vector<Kept> found;
+  if (page.get() == nullptr) return found;
+  const auto& header = *static_cast<const Header*>(page.get());
+  if (!tag.empty() && std::string_view(header.tag, kTagBytes) != tag) return found;
+  for (const Header::Copy& copy : header.copies) {
+    if (copy.whole.load() != 0) found.push_back(copy.AsKept());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Kept& a, const Kept& b) { return a.iteration < b.iteration; });
+  return found;
+}
+
+std::int64_t MemoryCopies::FileBytes(std::int64_t copy_bytes) {
+  return kPageBytes + kCopies * RoundUp(copy_bytes, kPageBytes);
+}
+
+absl::StatusOr<MemoryCopies> MemoryCopies::Open(int file, const std::string& tag, std::int64_t copy_bytes) {
+  ENGINE_CHECK(tag.size() == kTagBytes, "a tag of {} characters", tag.size());
+  const std::int64_t bytes = FileBytes(copy_bytes);
+  struct stat found {};
+  const bool fits = fstat(file, &found) == 0 && found.st_size == bytes;
+  if (!fits && (ftruncate(file, 0) != 0 || ftruncate(file, bytes) != 0)) return NoMemory(bytes);
+  ASSIGN_OR_RETURN(MemoryCopies copies, Open(file));
+  if (copies.tag() != tag) copies.ForgetAllBut(-1);
+  std::memcpy(copies.header_->tag, tag.data(), kTagBytes);
+  return copies;
+}
+
+absl::StatusOr<MemoryCopies> MemoryCopies::Open(int file) {
+  struct stat found {};
+  if (fstat(file, &found) != 0 || found.st_size < FileBytes(1)) return NotFound("a file without copies");
+  void* const memory =
+      mmap(nullptr, static_cast<std::size_t>(found.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) return NoMemory(found.st_size);
+  return MemoryCopies(static_cast<Header*>(memory), (found.st_size - kPageBytes) / kCopies);
+}
+
+MemoryCopies::~MemoryCopies() {
+  if (header_ != nullptr) munmap(header_, static_cast<std::size_t>(FileBytes(copy_bytes_)));
+}
+
+std::string MemoryCopies::tag() const { return {header_->tag, kTagBytes}; }
+
+std::byte* MemoryCopies::MemoryOf(int place) const {
+  return reinterpret_cast<std::byte*>(header_) + kPageBytes + place * copy_bytes_;
+}
+
+MemoryCopies::Kept MemoryCopies::At(int place) const { return header_->copies[place].AsKept(); }
+
+std::optional<int> MemoryCopies::Find(std::int64_t iteration) const {
+  for (int place = 0; place < kCopies; ++place) {
+    const Header::Copy& copy = header_->copies[place];
+    if (copy.whole.load() != 0 && (iteration < 0 || copy.iteration == iteration)) return place;
+  }
+  return std::nullopt;
+}
+
+void MemoryCopies::ForgetAllBut(std::int64_t iteration) {
+  for (Header::Copy& copy : header_->copies) {
+    if (copy.iteration != iteration) copy.whole.store(0);
+  }
+}
+
+int MemoryCopies::Begin(const Kept& kept) {
+  ENGINE_CHECK(kept.note.size() <= kMostNote, "a note of {} bytes", kept.note.size());
+  Header::Copy* const copies = header_->copies;
+  const bool second = copies[0].whole.load() != 0 &&
+                      (copies[1].whole.load() == 0 || copies[1].iteration < copies[0].iteration);
+  Header::Copy& copy = copies[second ? 1 : 0];
+  copy.whole.store(0);
+  copy.iteration = kept.iteration;
+  copy.note_bytes = static_cast<std::int32_t>(kept.note.size());
+  std::memcpy(copy.note, kept.note.data(), kept.note.size());
+  return second ? 1 : 0;
+}
+
+void MemoryCopies::Finish(int place) { header_->copies[place].whole.store(1); }
+
+}  // namespace engine

@@ -1,0 +1,99 @@
+#include "engine/cli/attempts.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/base/print.h"
+#include "engine/cli/device.h"
+#include "engine/cli/stop_signals.h"
+#include "engine/train/run.h"
+
+namespace engine::cli {
+namespace {
+
+using Turn = launch::Roster::Turn;
+
+// Waits so long, or until a signal asks for a stop, and says whether one did. No rank runs meanwhile: what the newest checkpoint has is
+// what is saved.
+bool StopComesWithin(std::chrono::milliseconds pause) {
+  constexpr auto kLook = std::chrono::milliseconds(20);
+  const StopSignals signals;
+  for (const auto end = launch::Clock::now() + pause; launch::Clock::now() < end && StopSignals::Came() == 0;)
+    std::this_thread::sleep_for(kLook);
+  return StopSignals::Came() != 0;
+}
+
+void Say(const std::optional<launch::HostEnd>& end, const std::string& text) {
+  if (text.empty()) return;
+  const bool is_told = !end || text.starts_with("not started again");  // how it ended here
+  const std::string verdict = is_told                ? ""
+                              : end->verdict.empty() ? "a rank of another host was lost; "
+                                                     : end->verdict + "; ";
+  Print(stderr, "engine run: {}{}\n", verdict, text);
+}
+
+Turn Over(int code) {
+  Turn turn;
+  turn.over = true;
+  turn.code = code;
+  return turn;
+}
+
+}  // namespace
+
+bool KeepInTouch(const LaunchOptions& options) { return options.nodes > 1 && options.max_restarts > 0; }
+
+Attempts::Attempts(const LaunchOptions& options, const launch::Endpoint& coordinator,
+                   const std::string& token, const std::string& out, launch::Descriptor listener)
+    : node_(options.node_rank),
+      coordinator_(coordinator),
+      restarts_({.checkpoints = train::CheckpointRoot(out), .most = options.max_restarts}) {
+  if (!KeepInTouch(options)) return;
+  const launch::RendezvousOptions times = RendezvousOf(options);
+  launch::Roster::Options roster;
+  roster.host = options.node_rank;
+  roster.table = {.nodes = options.nodes,
+                  .hosts = options.nodes + options.spares,
+                  .patience = times.join_timeout,
+                  .settling = 3 * times.heartbeat_timeout,
+                  .lost_code = kPeerLost,
+                  .judge = [this](std::int64_t attempts, const std::vector<launch::HostEnd>& ends) {
+                    return restarts_.After(attempts, ends);
+                  }};
+  roster.coordinator = coordinator;
+  roster.token = token;
+  roster.heartbeat_timeout = times.heartbeat_timeout;
+  roster.process = launch::ProcessName();
+  roster.stopped_code = kStopped;
+  roster_ = std::make_unique<launch::Roster>(std::move(roster), std::move(listener));
+}
+
+Turn Attempts::Next(const std::optional<launch::HostEnd>& end) {
+  if (roster_ == nullptr) return NextHere(end);
+  const StopSignals signals;
+  Turn turn = roster_->Next(end, [] { return StopSignals::Came() != 0; });
+  Say(end, turn.text);
+  return turn;
+}
+
+Turn Attempts::NextHere(const std::optional<launch::HostEnd>& end) {
+  Turn turn;
+  turn.node = node_;
+  turn.ranks_at = coordinator_;
+  if (end) {
+    const launch::Sequel sequel = restarts_.After(attempts_, {*end});
+    Say(end, sequel.text);
+    if (sequel.ends) return Over(sequel.code);
+    if (StopComesWithin(sequel.pause)) return Over(kStopped);
+    turn.from_disk = sequel.from_disk;
+  }
+  turn.generation = ++attempts_;
+  return turn;
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,39 @@
+// The attempts of a run, as one host takes part in them: when its ranks are started, in which place, and when that ends.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/cli/launch_options.h"
+#include "engine/cli/restarts.h"
+#include "engine/launch/roster.h"
+
+namespace engine::cli {
+
+// Whether the hosts of a run keep in touch (launch/roster.h), so that they begin again together and spares stand in for lost ones.
+bool KeepInTouch(const LaunchOptions& options);
+
+class Attempts {
+ public:
+  // `listener`: at the coordinator's address, where this is host 0 of hosts that keep in touch.
+  Attempts(const LaunchOptions& options, const launch::Endpoint& coordinator, const std::string& token,
+           const std::string& out, launch::Descriptor listener);
+
+  // `end`: how the attempt before ended here; says what becomes of that. Waits for the next one, or until the run is over.
+  launch::Roster::Turn Next(const std::optional<launch::HostEnd>& end);
+
+ private:
+  launch::Roster::Turn NextHere(const std::optional<launch::HostEnd>& end);
+
+  const std::int64_t node_;
+  const launch::Endpoint coordinator_;
+  Restarts restarts_;
+  std::int64_t attempts_ = 0;               // of a host alone
+  std::unique_ptr<launch::Roster> roster_;  // null: this host decides by itself
+};
+
+}  // namespace engine::cli

@@ -1,0 +1,56 @@
+#include "engine/cli/host_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "engine/base/memory_copies.h"
+#include "engine/base/memory_limit.h"
+#include "engine/base/status.h"
+
+namespace engine::cli {
+
+absl::StatusOr<HostMemory> HostMemory::Make(std::int64_t ranks, const std::string& token) {
+  HostMemory memory;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    memory.files_.emplace_back(memfd_create("engine state", MFD_CLOEXEC));
+    if (!memory.files_.back().open())
+      return ResourceExhausted("there is no file in memory for a rank's state: {}", std::strerror(errno));
+  }
+  if (token.empty()) return memory;
+  ASSIGN_OR_RETURN(memory.server_, launch::CopyServer::Start(token, ranks, MemoryOfProcess().bytes));
+  return memory;
+}
+
+std::vector<int> HostMemory::files() const {
+  std::vector<int> numbers;
+  numbers.reserve(files_.size());
+  for (const launch::Descriptor& file : files_) numbers.push_back(file.number());
+  return numbers;
+}
+
+std::int64_t HostMemory::Newest() const {
+  std::int64_t newest = files_.empty() ? -1 : std::numeric_limits<std::int64_t>::max();
+  for (const int file : files()) {
+    const std::vector<MemoryCopies::Kept> kept = MemoryCopies::In(file);
+    newest = std::min(newest, kept.empty() ? -1 : kept.back().iteration);
+  }
+  return newest;
+}
+
+void HostMemory::Forget() {
+  for (const int file : files()) (void)!ftruncate(file, 0);
+  if (server_ != nullptr) server_->Forget();
+}
+
+void HostMemory::SetFirstRank(std::int64_t rank) {
+  if (first_rank_ >= 0 && first_rank_ != rank) Forget();
+  first_rank_ = rank;
+  if (server_ != nullptr) server_->SetOwn(rank, files());
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,37 @@
+// What a host keeps in memory for ranks that are started again: copies of the states of its own ranks, and of another host's.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/launch/copy_server.h"
+#include "engine/launch/socket.h"
+
+namespace engine::cli {
+
+class HostMemory {
+ public:
+  HostMemory() = default;  // nothing is kept
+  // Files for so many ranks. With a token, hosts keep copies for each other (launch/copy_server.h).
+  static absl::StatusOr<HostMemory> Make(std::int64_t ranks, const std::string& token);
+
+  std::vector<int> files() const;  // of this host's ranks, in order (base/memory_copies.h)
+  int copies_port() const { return server_ == nullptr ? 0 : server_->port(); }
+  // The newest iteration of which each rank of this host has a copy here; -1: there is none.
+  std::int64_t Newest() const;
+
+  // The first of this host's ranks from now on. What is here of other places is forgotten.
+  void SetFirstRank(std::int64_t rank);
+  void Forget();  // all copies
+
+ private:
+  std::vector<launch::Descriptor> files_;
+  std::unique_ptr<launch::CopyServer> server_;
+  std::int64_t first_rank_ = -1;  // -1: none yet
+};
+
+}  // namespace engine::cli

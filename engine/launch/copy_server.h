@@ -1,0 +1,96 @@
+// Hosts keep copies of the states of each other's ranks in their memory, so that those of a host that is lost are still somewhere.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/memory_copies.h"
+#include "engine/launch/link.h"
+#include "engine/launch/socket.h"
+
+namespace engine::launch {
+
+// Of one host, in the process that starts its ranks. Takes copies of ranks of other hosts, and gives out these and those of its own ranks.
+// Each connection has a thread.
+class CopyServer {
+ public:
+  // Listens on every network of this host, on a port that is free. `most_ranks`: of other hosts, whose copies it takes;
+  // `most_bytes`: of one copy.
+  static absl::StatusOr<std::unique_ptr<CopyServer>> Start(const std::string& token, std::int64_t most_ranks,
+                                                           std::int64_t most_bytes);
+  ~CopyServer();
+  CopyServer(const CopyServer&) = delete;
+  CopyServer& operator=(const CopyServer&) = delete;
+
+  int port() const { return PortOf(listener_); }
+  // The files of this host's ranks, from that one on; they outlive this.
+  void SetOwn(std::int64_t first_rank, std::vector<int> files);
+  // Forgets the copies of ranks of other hosts.
+  void Forget();
+
+ private:
+  struct File {
+    Descriptor descriptor;
+    std::mutex in_use;  // by one connection at a time
+  };
+  struct Peer {
+    explicit Peer(Descriptor socket) : link(std::move(socket)) {}
+    Link link;
+    std::atomic<bool> gone = false;
+    std::thread thread;
+  };
+
+  CopyServer(Descriptor listener, Descriptor wake, std::string token, std::int64_t most_ranks,
+             std::int64_t most_bytes);
+  void Accept();
+  absl::Status Serve(const Link& link);
+  absl::Status Answer(const Link& link, const WireMessage& asked);
+  absl::Status Take(const Link& link, const WireMessage& asked);
+  absl::Status Give(const Link& link, const WireMessage& asked);
+  // Null: it is a rank of this host, or there are files enough.
+  std::shared_ptr<File> FileFor(std::int64_t rank);
+  // Calls use(descriptor) where there is a file of this rank.
+  template <typename Use>
+  void WithFile(std::int64_t rank, const Use& use);
+
+  const Descriptor listener_, wake_;
+  const std::string token_;
+  const std::size_t most_ranks_;
+  const std::int64_t most_bytes_;
+  std::mutex mutex_;  // guards what follows
+  std::int64_t first_own_ = 0;
+  std::vector<int> own_;
+  std::map<std::int64_t, std::shared_ptr<File>> others_;  // by rank
+  std::list<Peer> peers_;                                 // of the thread that accepts
+  std::thread thread_;
+};
+
+// A rank's connection to the server of another host. One thread at a time calls.
+class CopyClient {
+ public:
+  static absl::StatusOr<CopyClient> Connect(const Endpoint& server, const std::string& token,
+                                            std::int64_t rank);
+
+  // That host keeps the copy in place of the older one of the rank.
+  absl::Status Store(std::int64_t rank, const MemoryCopies& copies, int place);
+  // What it has of the rank with this tag, in order of iteration.
+  absl::StatusOr<std::vector<MemoryCopies::Kept>> List(std::int64_t rank, const std::string& tag);
+  // Brings one of these into a file.
+  absl::Status Fetch(std::int64_t rank, const std::string& tag, std::int64_t iteration, int file);
+
+ private:
+  explicit CopyClient(Link link) : link_(std::move(link)) {}
+  absl::StatusOr<WireMessage> Receive(MessageKind expected);
+  Link link_;
+};
+
+}  // namespace engine::launch

@@ -1,0 +1,116 @@
+// The hosts of a run as the one that leads knows them: who is here, who has which place, and what follows an attempt.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/launch/socket.h"
+
+namespace engine::launch {
+
+// How an attempt to run ended on a host.
+struct HostEnd {
+  int code = 0;
+  bool asked_to_stop = false;  // by a signal
+  bool is_suspect = false;     // its own machine, or a device of it, is to blame
+  std::string verdict;         // of its rank that failed first by itself; empty: none did
+  std::int64_t newest = -1;    // iteration of which each of its ranks has a copy in memory
+};
+
+// What follows an attempt.
+struct Sequel {
+  bool ends = false;                   // the run
+  int code = 0;                        // of the run that ends
+  std::string text;                    // why it ends; or "restart 1 of 3"
+  std::chrono::milliseconds pause{0};  // before it begins again
+  bool from_disk = false;              // then, whatever is in memory
+};
+
+// The places of a run are numbered from 0; a host has one of them, or is a spare. Times are given by the caller. One thread calls
+// everything here.
+class HostTable {
+ public:
+  struct Options {
+    std::int64_t nodes = 1;  // places
+    std::int64_t hosts = 1;  // numbers that hosts have, from 0; those from `nodes` on begin as spares
+    std::chrono::milliseconds patience{0};  // with hosts that are missing
+    std::chrono::milliseconds settling{0};  // within which hosts come to one that has begun to lead
+    int lost_code = 0;                      // of a run that hosts are missing of
+    // After so many attempts; `ends`: of the hosts that had a place and are still here.
+    std::function<Sequel(std::int64_t attempts, const std::vector<HostEnd>& ends)> judge;
+  };
+  // What a host says of itself when it comes.
+  struct Facts {
+    std::string process;          // for messages
+    std::string successor_at;     // where it listens in case it has to lead
+    std::string ranks_at;         // where rank 0 would listen there
+    std::int64_t generation = 0;  // of the attempt that it knows; 0: none
+    std::int64_t node = -1;       // its place in that; −1: it is a spare
+  };
+  struct News {
+    bool over = false;  // the run, with:
+    int code = 0;
+    std::string text;             // for a person
+    std::int64_t generation = 0;  // else an attempt begins
+    std::string ranks_at;         // where rank 0 listens
+    bool from_disk = false;
+    std::map<std::int64_t, std::int64_t> nodes;  // host → its place; others are spares
+  };
+
+  explicit HostTable(Options options) : options_(std::move(options)) {}
+
+  // From the beginning, or from where the one that led before has left it; `expected`: hosts that are waited for until `by`.
+  void Take(std::int64_t generation, std::set<std::int64_t> expected, Clock::time_point by,
+            Clock::time_point now);
+  // One that knows a later attempt than this table has places from there: it is the table that is new.
+  void Come(std::int64_t host, const Facts& facts, Clock::time_point now);
+  // Its connection is gone.
+  void Go(std::int64_t host, Clock::time_point now);
+  // Of an attempt that is not the last one it says nothing. `ranks_at` is for the next one.
+  void End(std::int64_t host, std::int64_t generation, const HostEnd& end, const std::string& ranks_at);
+  // The run is over, whatever the hosts are at.
+  void Finish(int code, const std::string& text);
+
+  // What all hosts have to hear now.
+  std::optional<News> Decide(Clock::time_point now);
+
+  std::int64_t generation() const { return generation_; }
+  // Hosts that are here, with where they would lead.
+  std::map<std::int64_t, std::string> Present() const;
+
+ private:
+  struct Host {
+    Facts facts;
+    bool is_here = false;
+    Clock::time_point gone_since;
+    std::optional<HostEnd> end;  // of the attempt of this generation
+    int blame = 0;               // failures of its own
+  };
+
+  bool AttemptIsOver(Clock::time_point now) const;
+  void JudgeAttempt(Clock::time_point now);
+  std::optional<News> Begin();
+  // node → host; fewer nodes than there are where hosts are missing.
+  std::map<std::int64_t, std::int64_t> Assign(bool by_blame) const;
+  std::int64_t HostFor(std::int64_t node, const std::set<std::int64_t>& taken, bool by_blame) const;
+
+  const Options options_;
+  std::int64_t generation_ = 0;
+  bool runs_ = false;  // an attempt
+  bool over_ = false;
+  std::optional<News> finished_;
+  std::map<std::int64_t, Host> hosts_;
+  std::map<std::int64_t, std::int64_t> holders_;  // node → host
+  std::set<std::int64_t> expected_;
+  Clock::time_point expected_by_, missing_until_, not_before_;
+  std::string text_;  // for the next attempt
+  bool from_disk_ = false;
+};
+
+}  // namespace engine::launch

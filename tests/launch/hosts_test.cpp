@@ -1,0 +1,101 @@
+// Hosts that are lost, through the program: others take their places, and the run ends with the bits of an undisturbed one.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/launch/socket.h"
+#include "tests/launch/emulated_hosts.h"
+
+namespace engine::launch {
+namespace {
+
+using cli::Contains;
+using cli::RunProgram;
+using cli::TinyRun;
+
+bool IsPortFree(int port) { return Listen({"127.0.0.1", port}).ok(); }
+
+}  // namespace
+
+TEST_CASE(
+    "spares: a host is lost at any moment, also the one that leads: a spare takes its place, and no bit "
+    "changes") {
+  const TinyRun tiny;
+  REQUIRE(RunProgram("run " + tiny.recipe + kKept + " --out " + tiny.out + "_whole").exit_code == 0);
+  for (const int lost : {1, 0}) {
+    INFO("host " << lost);
+    std::filesystem::remove_all(tiny.out);
+    EmulatedHosts hosts(tiny, fmt::format("--fault rank={},iteration=6,at=exchange,kind=hang:60", lost),
+                        {.nodes = 2, .spares = 1});
+    REQUIRE_MESSAGE(WaitForFault(tiny.out), hosts.At(0).log());
+    hosts.At(lost).KillAll();
+    CHECK_MESSAGE(hosts.At(1 - lost).Wait(60) == 0, hosts.At(1 - lost).log());
+    CHECK_MESSAGE(hosts.At(2).Wait(60) == 0, hosts.At(2).log());
+    CHECK_MESSAGE(Contains(hosts.At(2).log(), fmt::format("host 2 (")), hosts.At(2).log());
+    CHECK_MESSAGE(Contains(hosts.At(2).log(), fmt::format(") has place {}", lost)), hosts.At(2).log());
+    // The copy of iteration 5 may not have been whole.
+    const std::string log = hosts.At(2).log();
+    const auto after = [&](int iteration) {
+      return log.find(
+                 fmt::format("rank {} has its state after iteration {} from the memory of another host\n",
+                             lost, iteration)) != std::string::npos;
+    };
+    CHECK_MESSAGE((after(4) || after(5)), log);
+    CHECK(LossesOf(tiny.out) == LossesOf(tiny.out + "_whole"));
+    CHECK(ShardsOf(tiny.out, 8) == ShardsOf(tiny.out + "_whole", 8));
+    CHECK(IsPortFree(hosts.port));
+  }
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("spares: four hosts lose two that are each other's partners, and go on from the disk") {
+  const TinyRun tiny;
+  const std::string four =
+      " --set parallelism.tp=2 --set checkpoint.interval=2 --set checkpoint.background=false";
+  REQUIRE(RunProgram("run " + tiny.recipe + kKept + four + " --out " + tiny.out + "_whole").exit_code == 0);
+  EmulatedHosts hosts(tiny, "--fault rank=3,iteration=6,at=forward,kind=hang:60" + four,
+                      {.nodes = 4, .spares = 2});
+  REQUIRE_MESSAGE(WaitForFault(tiny.out), hosts.At(0).log());
+  hosts.At(1).KillAll();
+  hosts.At(3).KillAll();
+  for (const int host : {0, 2, 4, 5}) CHECK_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
+  CHECK_MESSAGE(Contains(hosts.At(0).log(), "/checkpoints/iteration_0000004 after iteration 4"),
+                hosts.At(0).log());
+  CHECK(LossesOf(tiny.out) == LossesOf(tiny.out + "_whole"));
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE(
+    "spares: a rank that fails twice on a host has it replaced; the run's end, and a stop, reach spares") {
+  const TinyRun tiny;
+  EmulatedHosts hosts(
+      tiny, "--fault rank=1,iteration=3,at=forward,kind=kill --fault rank=1,iteration=6,at=forward,kind=kill",
+      {.nodes = 2, .spares = 1});
+  for (const int host : {0, 1, 2}) CHECK_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
+  CHECK_MESSAGE(Contains(hosts.At(1).log(), "was killed by signal 9 (Killed); restart 1 of 2 at once\n"),
+                hosts.At(1).log());
+  CHECK_MESSAGE(
+      Contains(hosts.At(0).log(), "a rank of another host was lost; restart 2 of 2 at once; host 2 ("),
+      hosts.At(0).log());
+  CHECK(LossesOf(tiny.out).size() == 8);
+
+  std::filesystem::remove_all(tiny.out);
+  EmulatedHosts stopped(tiny, kEndless, {.nodes = 2, .spares = 1});
+  REQUIRE(WaitForMetrics(tiny.out, 500));
+  kill(stopped.At(1).pid(), SIGTERM);
+  for (const int host : {0, 1, 2}) CHECK_MESSAGE(stopped.At(host).Wait(60) == 0, stopped.At(host).log());
+  CHECK(Contains(stopped.At(0).log(), "stopped by a signal after iteration "));
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("spares: an error of the recipe's, or of one host, ends the run on all, with its code") {
+  const TinyRun tiny;
+  EmulatedHosts hosts(tiny, "--fault rank=1,iteration=3,at=forward,kind=exit:1", {.nodes = 2, .spares = 1});
+  for (const int host : {0, 1, 2}) CHECK_MESSAGE(hosts.At(host).Wait(60) == 1, hosts.At(host).log());
+}
+
+}  // namespace engine::launch
