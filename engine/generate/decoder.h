@@ -1,0 +1,47 @@
+// What makes text needs of a model: logits that follow a sequence of tokens. Everything above it (sampling, batching,
+// the server) knows no model.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/executor/executor.h"
+#include "engine/plan/plan.h"
+
+namespace engine::generate {
+
+// Sequences of tokens in a fixed number of slots, each with the tokens it has seen so far. One thread at a time calls it.
+// After an error of a call its slots hold nothing that counts: they begin anew by Prefill. Tokens are those of the
+// vocabulary, and slots are 0 … slots() − 1: the caller sees to both.
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+
+  virtual std::int64_t slots() const = 0;
+  virtual std::int64_t context() const = 0;     // tokens that a slot can hold
+  virtual std::int64_t vocabulary() const = 0;  // without padding
+
+  // The slot begins anew with these tokens, 1 … context(). `logits`: those that follow each of the last `rows` of them
+  // (1 … tokens.size()), [rows, vocabulary], f32.
+  virtual absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
+                               std::vector<float>* logits) = 0;
+
+  struct Next {
+    std::int64_t slot = 0;
+    std::int32_t token = 0;
+  };
+  // Adds a token to each of these slots, which are distinct, hold tokens and are not full. `logits`: those that follow
+  // each, [next.size(), vocabulary], f32.
+  virtual absl::Status Step(std::span<const Next> next, std::vector<float>* logits) = 0;
+};
+
+// Keeps the slots' tokens, and evaluates the whole window for each new one: slow, and the oracle of what has a cache.
+// `plan` is of one rank and one sample, made with keep_logits; it and the executor outlive the decoder.
+std::unique_ptr<Decoder> MakeWindowDecoder(const plan::Plan& plan, executor::RankExecutor& executor,
+                                           std::int64_t slots);
+
+}  // namespace engine::generate
