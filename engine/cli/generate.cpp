@@ -1,150 +1,231 @@
-// `engine generate`: text from a checkpoint.
+// `engine generate`: text from a trained model.
 #include "engine/generate/generate.h"
-#include "engine/base/print.h"
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <memory>
-#include <optional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
-#include "engine/checkpoint/layout.h"
-#include "engine/checkpoint/store.h"
+#include "engine/base/print.h"
 #include "engine/cli/commands.h"
-#include "engine/cli/device.h"
-#include "engine/train/run.h"
+#include "engine/cli/model_options.h"
+#include "engine/cli/prompts.h"
+#include "engine/cli/stop_signals.h"
+#include "engine/generate/sampling.h"
 
 namespace engine::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct GenerateArguments {
-  std::string folder;
-  std::string tokens_in;
-  bool reads_ids = false;
-  int threads = 0;
+  ModelArguments model;
+  PromptArguments prompts;
   generate::GenerateOptions options;
+  std::int64_t slots = 8;
+  bool ids_out = false;
+  bool json = false;
+  std::string logits_file;
 };
 
-// One checkpoint: the folder itself, or the newest whole one of a run or of its checkpoints.
-absl::StatusOr<std::string> FindCheckpoint(const std::string& folder) {
-  std::error_code error;
-  if (fs::exists(fs::path(folder) / checkpoint::kManifestName, error)) return folder;
-  const std::string root = train::CheckpointRootIn(folder);
-  std::vector<std::string> reports;
-  ASSIGN_OR_RETURN(std::optional<std::string> newest, checkpoint::FindNewestWhole(root, &reports));
-  for (const std::string& report : reports) Print(stderr, "note: {}\n", report);
-  if (!newest) return NotFound("{} holds no checkpoint", folder);
-  return *newest;
+nlohmann::ordered_json LikelihoodJson(const generate::Likelihood& one, const data::Tokenizer* tokenizer) {
+  nlohmann::ordered_json json = {{"token", one.token}, {"logprob", one.value}};
+  if (tokenizer == nullptr) return json;
+  const absl::StatusOr<std::string> text = tokenizer->Decode({&one.token, 1});
+  if (text.ok()) json["text"] = *text;
+  return json;
 }
 
-absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& name) {
-  constexpr std::size_t kMost = 64 << 20;
-  std::string text;
-  char buffer[1 << 16];
-  for (std::size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file)) > 0;) {
-    text.append(buffer, got);
-    if (text.size() > kMost) return InvalidArgument("{}: more than {} bytes of token ids", name, kMost);
+nlohmann::ordered_json AnswerJson(const WrittenPrompt& written, const generate::Prompt& prompt,
+                                  const generate::Answer& answer, const data::Tokenizer* tokenizer) {
+  nlohmann::ordered_json json;
+  if (const std::string* text = std::get_if<std::string>(&written.content)) json["prompt"] = *text;
+  json["prompt_tokens"] = prompt.ids;
+  if (tokenizer != nullptr) json["text"] = answer.text;
+  json["tokens"] = nlohmann::ordered_json::array();
+  for (const generate::ScoredToken& token : answer.tokens) {
+    json["tokens"].push_back(token.token);
+    if (!token.log_probability) continue;
+    nlohmann::ordered_json scored = LikelihoodJson({token.token, *token.log_probability}, tokenizer);
+    for (const generate::Likelihood& one : token.top) scored["top"].push_back(LikelihoodJson(one, tokenizer));
+    json["logprobs"].push_back(std::move(scored));
   }
-  if (std::ferror(file) != 0) return Unavailable("{}: cannot read: {}", name, std::strerror(errno));
-  return text;
+  json["finish_reason"] = generate::NameOf(answer.finish);
+  return json;
 }
 
-// What --tokens-in means: ids themselves, standard input, or a file's name.
-absl::StatusOr<generate::WrittenIds> ReadIds(const std::string& given) {
-  if (given == "-") {
-    ASSIGN_OR_RETURN(std::string text, ReadAll(stdin, "standard input"));
-    return generate::WrittenIds{"standard input", std::move(text)};
+// Prints answers in the order of their prompts: a single one as it comes, of several each when it is whole.
+class AnswerPrinter {
+ public:
+  AnswerPrinter(const GenerateArguments& arguments, const std::vector<WrittenPrompt>& written,
+                const std::vector<generate::Prompt>& prompts, const data::Tokenizer* tokenizer)
+      : arguments_(arguments), written_(written), prompts_(prompts), tokenizer_(tokenizer), lines_(prompts.size()) {
+    if (streams()) Show(prompts[0].text);
   }
-  if (given.find_first_not_of("0123456789[], \t\n") == std::string::npos) {
-    return generate::WrittenIds{"--tokens-in", given};
+
+  void AddText(std::string_view text) const {
+    if (streams()) Show(text);
   }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(given.c_str(), "re"), std::fclose);
-  if (file == nullptr) return NotFound("--tokens-in: cannot open {}: {}", given, std::strerror(errno));
-  ASSIGN_OR_RETURN(std::string text, ReadAll(file.get(), given));
-  return generate::WrittenIds{given, std::move(text)};
+  void AddAnswer(std::size_t prompt, const generate::Answer& answer) {
+    if (answer.finish == generate::Finish::kCancelled) ++cancelled_;
+    lines_[prompt] = streams() ? "\n" : LineOf(prompt, answer);
+    for (; shown_ < lines_.size() && !lines_[shown_].empty(); ++shown_) Show(lines_[shown_]);
+  }
+  std::size_t cancelled() const { return cancelled_; }
+
+ private:
+  bool streams() const { return prompts_.size() == 1 && !arguments_.json; }
+  static void Show(std::string_view text) {
+    Print(stdout, "{}", text);
+    std::fflush(stdout);
+  }
+  std::string LineOf(std::size_t prompt, const generate::Answer& answer) const {
+    if (!arguments_.json) return prompts_[prompt].text + answer.text + "\n";
+    return AnswerJson(written_[prompt], prompts_[prompt], answer, tokenizer_)
+               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+           "\n";
+  }
+
+  const GenerateArguments& arguments_;
+  const std::vector<WrittenPrompt>& written_;
+  const std::vector<generate::Prompt>& prompts_;
+  const data::Tokenizer* tokenizer_;  // null: answers are ids
+  std::vector<std::string> lines_;    // what is printed last of each; empty: it is not done
+  std::size_t shown_ = 0;
+  std::size_t cancelled_ = 0;
+};
+
+bool AreIds(const std::vector<WrittenPrompt>& prompts) {
+  return std::all_of(prompts.begin(), prompts.end(), [](const WrittenPrompt& prompt) {
+    return std::holds_alternative<WrittenIds>(prompt.content);
+  });
+}
+
+absl::Status WriteLogitsOf(const std::vector<generate::Prompt>& prompts, const GenerateArguments& arguments,
+                           generate::Decoder* decoder) {
+  if (prompts.size() != 1) return InvalidArgument("--logits is of one prompt, and there are {}", prompts.size());
+  if (prompts[0].is_silent) return InvalidArgument("the prompt has no tokens, which logits could follow");
+  return generate::WriteLogits(decoder, prompts[0].ids, arguments.logits_file);
 }
 
 absl::Status GenerateText(const GenerateArguments& arguments) {
-  generate::GenerateOptions options = arguments.options;
-  if (arguments.reads_ids) {
-    ASSIGN_OR_RETURN(options.prompt_ids, ReadIds(arguments.tokens_in));
+  RETURN_IF_ERROR(generate::CheckSampling(arguments.options.sampling));
+  ASSIGN_OR_RETURN(const std::vector<WrittenPrompt> written, ReadPrompts(arguments.prompts));
+  ASSIGN_OR_RETURN(const generate::ModelSource source, FindModel(arguments.model));
+  const bool writes_logits = !arguments.logits_file.empty();
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  if (!AreIds(written) || !(arguments.ids_out || writes_logits)) {
+    ASSIGN_OR_RETURN(tokenizer, generate::OpenTokenizer(source.recipe.data, arguments.model.files));
   }
-  ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(arguments.folder));
-  ASSIGN_OR_RETURN(const state::Device device, MakeDevice({}, {.kind = "cpu", .threads = arguments.threads}));
-  RETURN_IF_ERROR(generate::Generate(folder, options, device, [](std::string_view text) {
-    Print(stdout, "{}", text);
-    std::fflush(stdout);
-  }));
-  if (options.logits_file.empty()) Print(stdout, "\n");
+  ASSIGN_OR_RETURN(
+      const std::vector<generate::Prompt> prompts,
+      MakePrompts(written, arguments.prompts, source, tokenizer.get(), arguments.ids_out || tokenizer == nullptr));
+  const auto slots = std::min(arguments.slots, static_cast<std::int64_t>(prompts.size()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<generate::LoadedModel> model,
+                   LoadModel(source, arguments.model.device, slots));
+  if (writes_logits) return WriteLogitsOf(prompts, arguments, &model->decoder());
+
+  generate::GenerateOptions options = arguments.options;
+  if (options.end_tokens.empty()) {
+    options.end_tokens = source.end_tokens;
+    if (tokenizer != nullptr) options.end_tokens.push_back(tokenizer->end_of_document());
+  }
+  const data::Tokenizer* text_of = arguments.ids_out ? nullptr : tokenizer.get();
+  AnswerPrinter printer(arguments, written, prompts, text_of);
+  const StopSignals signals;
+  RETURN_IF_ERROR(generate::Generate(
+      &model->decoder(), text_of, prompts, options,
+      {.on_text = [&](std::size_t, std::string_view text) { printer.AddText(text); },
+       .on_answer = [&](std::size_t prompt, const generate::Answer& answer) { printer.AddAnswer(prompt, answer); },
+       .should_stop = [] { return StopSignals::Came() != 0; }}));
+  if (printer.cancelled() > 0 && prompts.size() > 1)
+    return absl::CancelledError(
+        fmt::format("stopped by a signal: {} of {} answers are not whole", printer.cancelled(), prompts.size()));
   return absl::OkStatus();
+}
+
+void AddSamplingOptions(CLI::App* command, generate::SamplingOptions* sampling) {
+  command->add_option("--temperature", sampling->temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-k", sampling->top_k, "Draw among the k likeliest tokens; 0: among all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", sampling->top_p,
+                   "Draw among the likeliest tokens whose probabilities come to p")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--min-p", sampling->min_p,
+                   "Draw among tokens that are at least so many times as likely as the likeliest")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--repetition-penalty", sampling->repetition_penalty,
+                   "Above 1: tokens that are there already become less likely")
+      ->check(CLI::Range(0.01, 100.0))
+      ->capture_default_str();
+  command->add_option("--seed", sampling->seed, "Of the draws")->capture_default_str();
+}
+
+void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {
+  generate::GenerateOptions& options = arguments->options;
+  command->add_option("--tokens", options.tokens, "New tokens at most")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--stop", options.stops, "A text that ends the answer, which has what stands before it")
+      ->allow_extra_args(false)
+      ->check([](const std::string& stop) { return stop.empty() ? "must not be empty" : ""; })
+      ->type_name("TEXT");
+  command
+      ->add_option("--end-token", options.end_tokens,
+                   "Token id that ends the text (default: the tokenizer's end of a document, where one is "
+                   "used, and those of generation_config.json)")
+      ->allow_extra_args(false)
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("ID");
+  CLI::Option* tokens_out =
+      command->add_flag("--tokens-out", arguments->ids_out,
+                        "Print token ids, separated by blanks; with --tokens-in no tokenizer is needed");
+  CLI::Option* json = command->add_flag("--json", arguments->json,
+                                        "Print a JSON object a prompt: text, tokens, why it ended");
+  command
+      ->add_option("--logprobs", options.top,
+                   "With --json: the log-probability of each new token, and of the N likeliest in its place")
+      ->check(CLI::Range(0, 1000))
+      ->type_name("N")
+      ->needs(json);
+  command
+      ->add_option("--logits", arguments->logits_file,
+                   "Instead of continuing the prompt, write the logits that follow each of its tokens: a "
+                   "file in NumPy's form (.npy), float32 [tokens, vocabulary]")
+      ->type_name("FILE")
+      ->excludes(tokens_out)
+      ->excludes(json);
+  command->add_option("--slots", arguments->slots, "Prompts that are answered at the same time")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
 }
 
 }  // namespace
 
 void AddGenerateCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts with a trained model");
   const auto arguments = std::make_shared<GenerateArguments>();
-  generate::GenerateOptions& options = arguments->options;
-  command->add_option("folder", arguments->folder, "A run's folder, or one checkpoint")
-      ->required()
-      ->type_name("DIR");
-  CLI::Option* prompt = command->add_option("--prompt", options.prompt, "Text to continue");
-  CLI::Option* tokens_in =
-      command
-          ->add_option(
-              "--tokens-in", arguments->tokens_in,
-              "Token ids to continue instead of a text: \"464 3290\", a file of them, or - for standard "
-              "input; separated by blanks, or a JSON list")
-          ->type_name("IDS|FILE|-")
-          ->excludes(prompt);
-  CLI::Option* tokens_out =
-      command->add_flag("--tokens-out", options.ids_out,
-                        "Print token ids, separated by blanks; with --tokens-in no tokenizer is needed");
-  command
-      ->add_option("--logits", options.logits_file,
-                   "Instead of continuing the prompt, write the logits that follow each of its tokens: a "
-                   "file in NumPy's form (.npy), float32 [tokens, vocabulary]")
-      ->type_name("FILE")
-      ->excludes(tokens_out);
-  CLI::Option* vocab =
-      command
-          ->add_option("--vocab,--vocab-file", options.vocab_file,
-                       "vocab.json of the gpt2 tokenizer, where it is elsewhere than the recipe says")
-          ->type_name("FILE");
-  CLI::Option* merges =
-      command->add_option("--merges,--merges-file", options.merges_file, "merges.txt of the same")
-          ->type_name("FILE");
-  vocab->needs(merges);
-  merges->needs(vocab);
-  command
-      ->add_option(
-          "--end-token", options.end_token,
-          "Token id that ends the text (default: the tokenizer's end of a document, where one is used)")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("ID");
-  command->add_option("--tokens", options.tokens, "New tokens at most")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
-      ->capture_default_str();
-  command->add_option("--temperature", options.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-k", options.top_k, "Draw among the k likeliest tokens; 0: among all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--seed", options.seed, "Of the draws")->capture_default_str();
-  command->add_option("--threads", arguments->threads, "Threads (default: all cores)")
-      ->check(CLI::Range(1, 4096));
+  AddModelOptions(command, &arguments->model);
+  AddPromptOptions(command, &arguments->prompts);
+  AddAnswerOptions(command, arguments.get());
+  AddSamplingOptions(command, &arguments->options.sampling);
   command->footer(
-      "Exit codes: 0 continued; 1 no whole checkpoint, or the model could not run; 2 wrong options");
-  command->callback([arguments, exit_code, tokens_in] {
-    arguments->reads_ids = tokens_in->count() > 0;
+      "Ctrl-C ends the text with what there is.\n"
+      "Exit codes: 0 continued; 1 no whole checkpoint, the model could not run, or a signal came before all of "
+      "several prompts were answered; 2 wrong options");
+  command->callback([arguments, exit_code] {
     const absl::Status status = GenerateText(*arguments);
     if (!status.ok()) Print(stderr, "engine generate: {}\n", Message(status));
     *exit_code = status.ok() ? 0 : 1;

@@ -150,6 +150,7 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Open(const std::string& which, const 
   chat.identity_ = IdentityOf(found.text, chat.tokens_);
   chat.asks_time_ = found.text.find("strftime_now") != std::string::npos;
   chat.options_.now = now;
+  chat.text_ = std::move(found.text);
   return chat;
 }
 
@@ -182,6 +183,11 @@ absl::StatusOr<ChatText> ChatTemplate::Render(const Conversation& conversation, 
     RETURN_IF_ERROR(FindTurns(conversation, &text));
   }
   return text;
+}
+
+absl::StatusOr<std::string> ChatTemplate::RenderPrompt(const Conversation& conversation) const {
+  ASSIGN_OR_RETURN(jinja::Rendered rendered, RenderSome(conversation, conversation.messages.size(), true));
+  return std::move(rendered.text);
 }
 
 absl::Status ChatTemplate::FindTurns(const Conversation& conversation, ChatText* text) const {

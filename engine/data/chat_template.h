@@ -40,6 +40,10 @@ class ChatTemplate {
   // Safe to call from many threads.
   absl::StatusOr<ChatText> Render(const Conversation& conversation, LossOn loss_on) const;
 
+  // The text with which a model is asked for the next turn: that of all turns and the beginning of an answer. As Render in the rest.
+  absl::StatusOr<std::string> RenderPrompt(const Conversation& conversation) const;
+
+  const std::string& text() const { return text_; }      // of the template itself
   const std::string& source() const { return source_; }  // "models/x/tokenizer_config.json (chat_template)"
   // A hash of all that texts follow from, but conversations and the time.
   const std::string& identity() const { return identity_; }
@@ -55,6 +59,7 @@ class ChatTemplate {
 
   jinja::Template template_;
   std::string source_;
+  std::string text_;
   std::string identity_;
   bool asks_time_ = false;
   jinja::Dict tokens_;

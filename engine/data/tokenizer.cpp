@@ -72,6 +72,17 @@ class PipelineTokenizer final : public Tokenizer {
   absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids) const override {
     return pipeline_->Decode(ids, /*skip_special=*/false, end_of_document());
   }
+  absl::Status EncodeWith(const tokenizer::EncodeOptions& options, std::string_view text,
+                          std::vector<std::int32_t>* ids) const override {
+    return pipeline_->Encode(text, options, ids);
+  }
+  std::string Written(std::int32_t id) const override {
+    const tokenizer::Description& description = pipeline_->description();
+    for (const tokenizer::AddedToken& token : description.added_tokens) {
+      if (token.id == id) return token.content;
+    }
+    return std::string(tokenizer::VocabularyOf(description.model).Token(id));
+  }
   std::int64_t vocab_size() const override { return pipeline_->vocab_size(); }
   std::int32_t end_of_document() const override { return *pipeline_->description().end_of_document; }
   std::optional<std::int32_t> beginning_of_document() const override {

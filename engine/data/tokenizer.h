@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/data/tokenizer/pipeline.h"
 #include "engine/recipe/recipe.h"
 
 namespace engine::data {
@@ -25,7 +26,14 @@ class Tokenizer {
   // token in the text is characters. Safe to call from many threads, as all members are.
   virtual absl::Status EncodeTo(std::string_view text, std::vector<std::int32_t>* ids) const = 0;
 
-  // The same, but special tokens in the text are tokens; and of each id a mark, 1 where a byte of its text is inside one of `spans`, which are
+  // The same as `options` say: special tokens in the text are tokens, and the ids of the tokenizer's template stand around it. Of bytes
+  // there are neither.
+  virtual absl::Status EncodeWith(const tokenizer::EncodeOptions& /*options*/, std::string_view text,
+                                  std::vector<std::int32_t>* ids) const {
+    return EncodeTo(text, ids);
+  }
+
+  // As EncodeTo, but special tokens in the text are tokens; and of each id a mark, 1 where a byte of its text is inside one of `spans`, which are
   // [begin, end) in bytes, in order and apart (tokenizer/token_places.h, with its errors). Replaces what the vectors hold.
   virtual absl::Status EncodeMarked(std::string_view text,
                                     std::span<const std::pair<std::size_t, std::size_t>> spans,
@@ -35,6 +43,9 @@ class Tokenizer {
   // Bytes of the ids; cut at any id, so perhaps not UTF-8. The end of a document is no text; an id outside
   // the vocabulary (padding that a model may emit) becomes U+FFFD. ResourceExhausted: Pipeline::Decode.
   virtual absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids) const = 0;
+
+  // How the vocabulary writes the token of this id: a special token as it stands in a text. Empty: it has no writing, or is none.
+  virtual std::string Written(std::int32_t /*id*/) const { return ""; }
 
   virtual std::int64_t vocab_size() const = 0;  // unpadded, with the end of document
   virtual std::int32_t end_of_document() const = 0;

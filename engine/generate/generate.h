@@ -1,42 +1,53 @@
-// Text from a trained model, on one rank, whatever layout wrote the checkpoint.
+// Texts that a model goes on with: several prompts over the slots of one decoder.
 #pragma once
 
+#include <cstddef>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "engine/base/status.h"
-#include "engine/state/ranks.h"
+#include "engine/data/tokenizer.h"
+#include "engine/generate/batch.h"
 
 namespace engine::generate {
 
-// Token ids as they were written (data/token_ids.h), and what errors call the place.
-struct WrittenIds {
-  std::string name;
-  std::string text;
+struct Prompt {
+  std::string text;               // what is shown before the answer
+  std::vector<std::int32_t> ids;  // what the model sees: at least one
+  bool is_silent = false;         // the ids stand for no text: an answer begins a document
 };
 
 struct GenerateOptions {
-  std::string prompt;
-  std::optional<WrittenIds> prompt_ids;  // instead of the prompt
-  bool ids_out = false;                  // ids separated by blanks, not text
-  std::string vocab_file;                // of the gpt2 tokenizer, instead of the recipe's; both or none
-  std::string merges_file;
-  std::int64_t end_token = -1;  // ends the text; −1: the tokenizer's end of a document
-  std::int64_t tokens = 200;
-  double temperature = 0.8;  // 0: always the likeliest token
-  std::int64_t top_k = 40;   // 0: all tokens
-  std::int64_t seed = 1234;
-  // Where not empty: a file for the logits that follow each token of the prompt, in NumPy's form, float32
-  // [tokens, vocabulary]; nothing is generated or emitted then, and the prompt must fit in the window.
-  std::string logits_file;
+  SamplingOptions sampling = {.temperature = 0.8, .top_k = 40, .seed = 1234};
+  std::int64_t tokens = 200;  // new ones, at most
+  std::vector<std::string> stops;
+  std::vector<std::int32_t> end_tokens;
+  std::optional<std::int64_t> top;  // log-probabilities, and those of so many likeliest tokens
 };
 
-// Feeds the text of the prompt and of each new token to `emit`, until `tokens` new ones or the end of a
-// document. The window of the model is its training sequence; older tokens fall out of it. `folder` is one
-// checkpoint. No tokenizer is opened where ids come in and go out; then only `end_token` ends the text early.
-absl::Status Generate(const std::string& folder, const GenerateOptions& options, const state::Device& device,
-                      const std::function<void(std::string_view)>& emit);
+struct Answer {
+  std::string text;                 // up to a stop string
+  std::vector<ScoredToken> tokens;  // all that were drawn, an end token too
+  Finish finish = Finish::kCancelled;
+};
+
+// By the number of the prompt, from 0.
+struct GenerateCalls {
+  std::function<void(std::size_t, std::string_view)> on_text;  // text of an answer, as it comes
+  std::function<void(std::size_t, const Answer&)> on_answer;   // the whole of it, once
+  std::function<bool()> should_stop;  // asked between tokens: true, and answers end with what they have
+};
+
+// Answers all prompts. Prompts and answers may be longer than the decoder's context: then older tokens fall out of it. `tokenizer`: null
+// where text is ids (text_stream.h). The first error of an answer ends all.
+absl::Status Generate(Decoder* decoder, const data::Tokenizer* tokenizer, const std::vector<Prompt>& prompts,
+                      const GenerateOptions& options, const GenerateCalls& calls);
+
+// Writes the logits that follow each of the tokens: a file in NumPy's form, float32 [tokens, vocabulary]. They must fit in the context.
+absl::Status WriteLogits(Decoder* decoder, const std::vector<std::int32_t>& tokens, const std::string& path);
+
+// "stop", "length", …: as the completions of OpenAI's interface call it.
+std::string_view NameOf(Finish finish);
 
 }  // namespace engine::generate

@@ -75,6 +75,14 @@ std::vector<checkpoint::TensorInfo> ParametersOf(const graph::Graph& graph) {
   return parameters;
 }
 
+std::optional<std::int64_t> MostPositions(const nlohmann::json& config) {
+  for (const char* key : {"max_position_embeddings", "n_positions", "max_seq_len", "seq_length"}) {
+    const auto found = config.find(key);
+    if (found != config.end() && found->is_number_integer() && *found > 0) return found->get<std::int64_t>();
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<ModelFolder> OpenModelFolder(const std::string& folder) {
   ModelFolder opened;
   const std::string path = (std::filesystem::path(folder) / kConfigFile).string();

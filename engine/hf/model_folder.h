@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,6 +26,9 @@ bool IsModelFolder(const std::string& folder);
 
 // Errors: the system's; "PATH:LINE:COLUMN: error: …" where it is no object of JSON, or has a key twice.
 absl::StatusOr<nlohmann::json> ReadConfig(const std::string& folder);
+
+// The longest sequence that a config.json says the model is made for; nullopt: it does not say.
+std::optional<std::int64_t> MostPositions(const nlohmann::json& config);
 
 struct ModelFolder {
   nlohmann::json config;

@@ -1,0 +1,82 @@
+#include "engine/cli/model_options.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/base/print.h"
+#include "engine/base/status.h"
+#include "engine/checkpoint/layout.h"
+#include "engine/checkpoint/store.h"
+#include "engine/hf/model_folder.h"
+#include "engine/train/run.h"
+
+namespace engine::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder itself where it is a model, or the newest whole checkpoint of a run or of its checkpoints.
+absl::StatusOr<std::string> FindModelFolder(const std::string& folder) {
+  std::error_code error;
+  if (fs::exists(fs::path(folder) / checkpoint::kManifestName, error)) return folder;
+  if (hf::IsModelFolder(folder)) return folder;
+  const std::string root = train::CheckpointRootIn(folder);
+  std::vector<std::string> reports;
+  ASSIGN_OR_RETURN(std::optional<std::string> newest, checkpoint::FindNewestWhole(root, &reports));
+  for (const std::string& report : reports) Print(stderr, "note: {}\n", report);
+  if (!newest) return NotFound("{} holds no checkpoint", folder);
+  return *newest;
+}
+
+}  // namespace
+
+void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
+  command
+      ->add_option("folder", arguments->folder,
+                   "A run's folder, one checkpoint, or the folder of a Hugging Face model")
+      ->required()
+      ->type_name("DIR");
+  command
+      ->add_option("--context", arguments->context,
+                   "Tokens that the model sees at once (default: a run's training sequence; of a Hugging "
+                   "Face model what it is made for, but no more than 1024)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->type_name("N");
+  AddDeviceOptions(command, "kernels", &arguments->device);
+  CLI::Option* vocab =
+      command
+          ->add_option("--vocab,--vocab-file", arguments->files.vocab_file,
+                       "vocab.json of the gpt2 tokenizer, where it is elsewhere than the recipe says")
+          ->type_name("FILE");
+  CLI::Option* merges =
+      command
+          ->add_option("--merges,--merges-file", arguments->files.merges_file, "merges.txt of the same")
+          ->type_name("FILE");
+  vocab->needs(merges);
+  merges->needs(vocab);
+}
+
+absl::StatusOr<generate::ModelSource> FindModel(const ModelArguments& arguments) {
+  ASSIGN_OR_RETURN(const std::string folder, FindModelFolder(arguments.folder));
+  return generate::OpenModel(folder, arguments.context);
+}
+
+absl::StatusOr<std::unique_ptr<generate::LoadedModel>> LoadModel(const generate::ModelSource& source,
+                                                                 const DeviceChoice& choice,
+                                                                 std::int64_t slots) {
+  absl::StatusOr<state::Device> device = MakeDevice(source.recipe, choice);
+  if (!device.ok() && choice.kind == "auto") {
+    Print(stderr, "note: it runs on the CPU, for it was trained for {}, which is not here\n",
+          source.recipe.cluster.device);
+    DeviceChoice cpu = choice;
+    cpu.kind = "cpu";
+    device = MakeDevice(source.recipe, cpu);
+  }
+  RETURN_IF_ERROR(device.status());
+  return generate::LoadedModel::Load(source, *std::move(device), slots);
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,230 @@
+#include "engine/generate/batch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/status.h"
+
+namespace engine::generate {
+
+absl::Status Batch::Check(const Request& request) const {
+  RETURN_IF_ERROR(CheckSampling(request.sampling));
+  if (request.tokens.empty()) return InvalidArgument("the prompt has no tokens");
+  for (const std::int32_t token : request.tokens) {
+    if (token < 0 || token >= decoder_.vocabulary())
+      return InvalidArgument("token {} is outside of the model's vocabulary, 0 to {}", token,
+                             decoder_.vocabulary() - 1);
+  }
+  const auto count = static_cast<std::int64_t>(request.tokens.size());
+  if (count > decoder_.context() && (!request.slides || request.scores_prompt))
+    return InvalidArgument("the prompt has {} tokens, but the model's window is {}", count,
+                           decoder_.context());
+  if (request.most_tokens < 0 || (request.most_tokens == 0 && !request.scores_prompt))
+    return InvalidArgument("{} new tokens are asked for, and nothing else", request.most_tokens);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Batch::Cancel>> Batch::Submit(std::vector<Request> requests) {
+  for (const Request& request : requests) RETURN_IF_ERROR(Check(request));
+  if (requests.size() > most_waiting_)
+    return InvalidArgument("{} sequences are asked for at once, and at most {} may wait", requests.size(),
+                           most_waiting_);
+  std::vector<Cancel> cancels;
+  const std::lock_guard lock(mutex_);
+  if (waiting_.size() + requests.size() > most_waiting_)
+    return ResourceExhausted("{} sequences wait already, and at most {} may", waiting_.size(), most_waiting_);
+  for (Request& request : requests) {
+    cancels.push_back(std::make_shared<std::atomic<bool>>(false));
+    waiting_.push_back(std::make_unique<Sequence>(
+        Sequence{.request = std::move(request), .cancel = cancels.back()}));
+  }
+  counts_.waiting = static_cast<std::int64_t>(waiting_.size());
+  has_work_.notify_all();
+  return cancels;
+}
+
+bool Batch::Advance() {
+  DropWaiting();
+  for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot] == nullptr) continue;
+    if (const std::optional<Finish> reason = ReasonToLeave(*running_[slot])) Leave(slot, *reason);
+  }
+  // Those that already run, before others join them: a prompt takes longer than a step.
+  StepAll();
+  FillSlots();
+  const std::lock_guard lock(mutex_);
+  return counts_.running > 0 || counts_.waiting > 0;
+}
+
+void Batch::WaitForWork(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  has_work_.wait_for(lock, most, [this] { return counts_.running > 0 || counts_.waiting > 0; });
+}
+
+void Batch::CancelAll() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const SequencePtr& sequence : waiting_) *sequence->cancel = true;
+  }
+  DropWaiting();
+  for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot] != nullptr) Leave(slot, Finish::kCancelled);
+  }
+}
+
+Batch::Counts Batch::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+std::optional<Finish> Batch::ReasonToLeave(const Sequence& sequence) {
+  if (*sequence.cancel) return Finish::kCancelled;
+  if (std::chrono::steady_clock::now() > sequence.request.deadline) return Finish::kTimedOut;
+  return std::nullopt;
+}
+
+void Batch::DropWaiting() {
+  std::vector<std::pair<SequencePtr, Finish>> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(waiting_, [&](SequencePtr& sequence) {
+      const std::optional<Finish> reason = ReasonToLeave(*sequence);
+      if (reason) dropped.emplace_back(std::move(sequence), *reason);
+      return reason.has_value();
+    });
+    counts_.waiting = static_cast<std::int64_t>(waiting_.size());
+  }
+  for (auto& [sequence, reason] : dropped) End(std::move(sequence), reason, absl::OkStatus());
+}
+
+void Batch::FillSlots() {
+  for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot] != nullptr) continue;
+    SequencePtr next;
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.empty()) return;
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+      --counts_.waiting;
+      ++counts_.running;
+    }
+    Start(slot, std::move(next));
+  }
+}
+
+void Batch::Start(std::size_t slot, SequencePtr sequence) {
+  running_[slot] = std::move(sequence);
+  const Request& request = running_[slot]->request;
+  const std::int64_t rows = request.scores_prompt ? static_cast<std::int64_t>(request.tokens.size()) : 1;
+  absl::Status status = Prefill(slot, rows);
+  if (status.ok() && request.scores_prompt) status = ScorePrompt(*running_[slot]);
+  if (!status.ok()) return Leave(slot, Finish::kFailed, status);
+  if (request.most_tokens == 0) return Leave(slot, Finish::kLength);
+  Extend(slot, Row(static_cast<std::size_t>(rows) - 1));
+}
+
+absl::Status Batch::Prefill(std::size_t slot, std::int64_t rows) {
+  Sequence& sequence = *running_[slot];
+  const std::span<const std::int32_t> all = sequence.request.tokens;
+  const std::span<const std::int32_t> last =
+      all.last(std::min(all.size(), static_cast<std::size_t>(decoder_.context())));
+  sequence.held = static_cast<std::int64_t>(last.size());
+  return decoder_.Prefill(static_cast<std::int64_t>(slot), last, rows, &logits_);
+}
+
+absl::Status Batch::ScorePrompt(const Sequence& sequence) {
+  const std::vector<std::int32_t>& tokens = sequence.request.tokens;
+  std::vector<ScoredToken> scored = {{.token = tokens[0]}};
+  for (std::size_t i = 1; i < tokens.size(); ++i) {
+    ASSIGN_OR_RETURN(ScoredToken one, Score(tokens[i], sequence.request.top.value_or(0), Row(i - 1)));
+    scored.push_back(std::move(one));
+  }
+  sequence.request.on_prompt(std::move(scored));
+  return absl::OkStatus();
+}
+
+void Batch::StepAll() {
+  std::vector<Decoder::Next> next;
+  for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot] == nullptr) continue;
+    if (running_[slot]->held == decoder_.context()) {
+      Slide(slot);
+    } else {
+      next.push_back(
+          {.slot = static_cast<std::int64_t>(slot), .token = running_[slot]->request.tokens.back()});
+    }
+  }
+  if (next.empty()) return;
+  const absl::Status status = decoder_.Step(next, &logits_);
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    const auto slot = static_cast<std::size_t>(next[i].slot);
+    if (!status.ok()) {
+      Leave(slot, Finish::kFailed, status);
+      continue;
+    }
+    ++running_[slot]->held;
+    Extend(slot, Row(i));
+  }
+}
+
+void Batch::Slide(std::size_t slot) {
+  if (const absl::Status status = Prefill(slot, 1); !status.ok()) return Leave(slot, Finish::kFailed, status);
+  Extend(slot, Row(0));
+}
+
+absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top, std::span<const float> logits) {
+  ASSIGN_OR_RETURN(const LogProbabilities all, LogProbabilities::Of(logits));
+  return ScoredToken{.token = token, .log_probability = all[token], .top = all.Top(top)};
+}
+
+absl::StatusOr<ScoredToken> Batch::Choose(const Sequence& sequence, std::span<const float> logits) const {
+  const Request& request = sequence.request;
+  ASSIGN_OR_RETURN(const std::vector<Likelihood> left,
+                   Distribution(logits, request.tokens, request.sampling));
+  const std::int32_t token =
+      DrawToken(left, DrawUniform(request.sampling.seed, request.number, request.tokens.size()));
+  ScoredToken chosen{.token = token};
+  if (request.top) {
+    ASSIGN_OR_RETURN(chosen, Score(token, *request.top, logits));
+  }
+  chosen.ends = std::ranges::find(request.end_tokens, token) != request.end_tokens.end();
+  return chosen;
+}
+
+void Batch::Extend(std::size_t slot, std::span<const float> logits) {
+  Sequence& sequence = *running_[slot];
+  const absl::StatusOr<ScoredToken> chosen = Choose(sequence, logits);
+  if (!chosen.ok()) return Leave(slot, Finish::kFailed, chosen.status());
+  Request& request = sequence.request;
+  request.tokens.push_back(chosen->token);
+  ++sequence.made;
+  const bool wants_more = request.on_token(*chosen);
+  if (chosen->ends) return Leave(slot, Finish::kEndToken);
+  if (!wants_more) return Leave(slot, Finish::kEnough);
+  const bool is_full = sequence.held == decoder_.context() && !request.slides;
+  if (sequence.made == request.most_tokens || is_full) Leave(slot, Finish::kLength);
+}
+
+void Batch::Leave(std::size_t slot, Finish finish, const absl::Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    --counts_.running;
+  }
+  End(std::move(running_[slot]), finish, status);
+}
+
+void Batch::End(SequencePtr sequence, Finish finish, const absl::Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++counts_.finished;
+  }
+  sequence->request.on_finish(finish, status);
+}
+
+std::span<const float> Batch::Row(std::size_t row) const {
+  const auto width = static_cast<std::size_t>(decoder_.vocabulary());
+  return std::span(logits_).subspan(row * width, width);
+}
+
+}  // namespace engine::generate

@@ -1,0 +1,199 @@
+#include "engine/generate/trained_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/base/diagnostic.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/status.h"
+#include "engine/checkpoint/layout.h"
+#include "engine/driver/compile_recipe.h"
+#include "engine/hf/model_folder.h"
+#include "engine/model/load.h"
+#include "engine/recipe/parse.h"
+#include "engine/recipe/print.h"
+#include "engine/state/state.h"
+
+namespace engine::generate {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Each token is a pass over the whole window, whose time grows with it.
+constexpr std::int64_t kUsualContext = 1024;
+
+// What a recipe must have for training and generation has no use for.
+constexpr const char* kNoTraining = R"(
+[training]
+global_batch = 1
+micro_batch = 1
+iterations = 1
+[optimizer]
+learning_rate = 1e-5
+[schedule]
+kind = "constant"
+[data]
+source = "random"
+sequence_length = 1
+)";
+
+void MakeOneRank(recipe::Recipe* recipe) {
+  recipe->parallelism = {};
+  recipe->training.global_batch = 1;
+  recipe->training.rampup = {};
+  recipe->training.micro_batch = 1;
+  recipe->data.documents = "across";  // a prompt is one document
+}
+
+// Another length of sequences has to pass the rules again: of some models it may not be longer.
+absl::Status SetContext(std::int64_t context, recipe::Recipe* recipe) {
+  if (context == 0 || context == recipe->data.sequence_length) return absl::OkStatus();
+  recipe->data.sequence_length = context;
+  recipe::LoadResult loaded = model::LoadText(recipe::ToToml(*recipe), "the model's recipe");
+  if (!loaded.ok())
+    return InvalidArgument("--context {}: {}", context, loaded.diagnostics.front().message);
+  *recipe = std::move(loaded.recipe);
+  return absl::OkStatus();
+}
+
+absl::Status AppendEndTokens(const nlohmann::json& config, const std::string& path,
+                             std::vector<std::int32_t>* ids) {
+  const auto found = config.find("eos_token_id");
+  if (found == config.end() || found->is_null()) return absl::OkStatus();
+  const nlohmann::json list = found->is_array() ? *found : nlohmann::json::array({*found});
+  for (const nlohmann::json& id : list) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > INT32_MAX)
+      return InvalidArgument("{}: error: eos_token_id must be a token's id or a list of such", path);
+    ids->push_back(id.get<std::int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+// The end tokens that are said in a folder's generation_config.json, if there is one.
+absl::Status AppendGenerationConfig(const std::string& folder, std::vector<std::int32_t>* ids) {
+  constexpr std::int64_t kMostBytes = 1 << 20;
+  const std::string path = (fs::path(folder) / "generation_config.json").string();
+  std::error_code error;
+  if (folder.empty() || !fs::exists(path, error)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostBytes));
+  ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(text, path));
+  if (!config.is_object())
+    return InvalidArgument("{}: error: it is {}, not an object", path, TypeOf(config));
+  return AppendEndTokens(config, path, ids);
+}
+
+// A recipe's text that extends one file, without a file of its own.
+absl::StatusOr<recipe::Recipe> LoadExtending(const std::string& text, const std::string& name) {
+  std::vector<Diagnostic> mistakes;
+  const auto source = std::make_shared<const recipe::Source>(name, text);
+  const std::optional<recipe::Document> document = recipe::ParseToml(source, &mistakes);
+  if (!document) return Internal("{}", Format(mistakes.front()));
+  std::vector<recipe::ExtendsEntry> extends;
+  const recipe::Settings own =
+      recipe::ParseSettings(*document, recipe::Provenance::Origin::kFile, &extends, &mistakes);
+  if (!mistakes.empty() || extends.size() != 1)
+    return Internal("{}", mistakes.empty() ? name : Format(mistakes.front()));
+  recipe::LoadResult loaded = model::Load(extends[0].path, {}, own);
+  if (!loaded.ok()) return InvalidArgument("{}", Format(loaded.diagnostics.front()));
+  return std::move(loaded.recipe);
+}
+
+absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, std::int64_t context) {
+  ASSIGN_OR_RETURN(hf::ModelFolder opened, hf::OpenModelFolder(folder));
+  ModelSource source{.folder = folder, .adds_template = true};
+  ASSIGN_OR_RETURN(source.recipe, LoadExtending(opened.model.recipe + kNoTraining, folder));
+  source.recipe.data.tokenizer = {.kind = "file", .path = folder};
+  const std::int64_t usual =
+      std::min(kUsualContext, hf::MostPositions(opened.config).value_or(kUsualContext));
+  RETURN_IF_ERROR(SetContext(context > 0 ? context : usual, &source.recipe));
+  source.weights = std::move(opened.weights);
+  RETURN_IF_ERROR(AppendEndTokens(opened.config, (fs::path(folder) / hf::kConfigFile).string(),
+                                  &source.end_tokens));
+  RETURN_IF_ERROR(AppendGenerationConfig(folder, &source.end_tokens));
+  return source;
+}
+
+absl::StatusOr<ModelSource> OpenCheckpoint(const std::string& folder, std::int64_t context) {
+  ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(folder));
+  recipe::LoadResult loaded = model::LoadText(reader.metadata().recipe_toml, folder + " (recipe)");
+  if (!loaded.ok()) return DataLoss("{}: the recipe in the checkpoint cannot be read", folder);
+  ModelSource source{.folder = folder, .recipe = std::move(loaded.recipe)};
+  MakeOneRank(&source.recipe);
+  RETURN_IF_ERROR(SetContext(context, &source.recipe));
+  source.checkpoint = std::move(reader);
+  RETURN_IF_ERROR(AppendGenerationConfig(source.recipe.data.tokenizer.path, &source.end_tokens));
+  return source;
+}
+
+absl::Status ReadWeights(const ModelSource& source, const plan::Plan& plan,
+                         executor::RankExecutor& executor) {
+  if (source.checkpoint)
+    return state::LoadCheckpoint(plan, *source.checkpoint, /*with_optimizer=*/false, executor);
+  std::vector<state::WeightSource> sources;
+  for (const plan::PlanParameter& parameter : plan.parameters) sources.push_back({.tensor = parameter.name});
+  return state::LoadWeights(plan, *source.weights, sources, executor);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSource> OpenModel(const std::string& folder, std::int64_t context) {
+  std::error_code error;
+  const bool is_checkpoint = fs::exists(fs::path(folder) / checkpoint::kManifestName, error);
+  return is_checkpoint ? OpenCheckpoint(folder, context) : OpenHuggingFace(folder, context);
+}
+
+absl::StatusOr<std::unique_ptr<data::Tokenizer>> OpenTokenizer(const recipe::Data& data,
+                                                               const TokenizerFiles& files) {
+  recipe::Tokenizer description = data.tokenizer;
+  if (!files.vocab_file.empty()) {
+    if (description.kind != "gpt2" && !data.is_random()) {
+      return InvalidArgument("--vocab and --merges are files of the gpt2 tokenizer, but the run's is \"{}\"",
+                             description.kind);
+    }
+    description = {.kind = "gpt2", .vocab_file = files.vocab_file, .merges_file = files.merges_file};
+  }
+  absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(description);
+  if (tokenizer.ok()) return tokenizer;
+  return absl::Status(
+      tokenizer.status().code(),
+      Message(tokenizer.status()) +
+          "\n    hint: --vocab and --merges say where the tokenizer's files are; with --tokens-in "
+          "and --tokens-out there is no need of any");
+}
+
+absl::StatusOr<std::vector<std::int32_t>> EncodePrompt(const data::Tokenizer& tokenizer,
+                                                       const tokenizer::EncodeOptions& options,
+                                                       std::int64_t vocabulary, std::string_view text) {
+  std::vector<std::int32_t> ids;
+  RETURN_IF_ERROR(tokenizer.EncodeWith(options, text, &ids));
+  for (const std::int32_t id : ids) {
+    if (id < vocabulary) continue;
+    return InvalidArgument(
+        "the tokenizer gives id {}, but the model's vocabulary is 0 to {}: it is another one's", id,
+        vocabulary - 1);
+  }
+  return ids;
+}
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource& source,
+                                                               state::Device device, std::int64_t slots) {
+  recipe::Recipe recipe = source.recipe;
+  if (device.profile.name == "cpu") {
+    recipe.cluster = {};
+    recipe.precision.compute = "fp32";  // checkpoints hold fp32 weights whatever they were trained in
+  }
+  ASSIGN_OR_RETURN(
+      plan::Plan plan,
+      driver::CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true}));
+  std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(device), std::move(plan)));
+  ASSIGN_OR_RETURN(loaded->ranks_, state::Ranks::Create(loaded->plan_, loaded->device_, 0));
+  executor::RankExecutor& executor = *loaded->ranks_->executors()[0];
+  RETURN_IF_ERROR(ReadWeights(source, loaded->plan_, executor));
+  loaded->decoder_ = MakeWindowDecoder(loaded->plan_, executor, slots);
+  return loaded;
+}
+
+}  // namespace engine::generate
