@@ -115,6 +115,13 @@ absl::Status CutPass(Compilation* c) {
     c->plan.logits =
         c->evaluate.cut.base + c->evaluate.cut.local.value_of[static_cast<size_t>(evaluate.logits())];
   }
+  if (evaluate.scores()) {
+    const auto in_plan = [&](graph::ValueId value) {
+      return c->evaluate.cut.base + c->evaluate.cut.local.value_of[static_cast<size_t>(value)];
+    };
+    c->plan.scores = {.log_probability = in_plan(evaluate.scores()->log_probability),
+                      .rank = in_plan(evaluate.scores()->rank)};
+  }
   return absl::OkStatus();
 }
 

@@ -30,6 +30,20 @@ void PlaceInputsOf(const plan::Plan& plan, const CutGraph& graph, plan::Chunk* c
   }
 }
 
+// Places what the chunk makes of each microbatch that is kept, and what gathers that of all microbatches.
+void PlaceOutputsOf(const plan::Plan& plan, const CutGraph& graph, plan::Chunk* chunk,
+                    UnfinishedStage* stage) {
+  std::int64_t not_itemised = 0;
+  std::int64_t elements = 0;  // of a microbatch
+  for (const std::int32_t value : {plan.scores.log_probability, plan.scores.rank}) {
+    if (value < 0 || graph.producer_chunk[static_cast<size_t>(value - graph.base)] != chunk->index) continue;
+    chunk->passes[kEvaluate].outputs.push_back(stage->ReserveValue(Unplaced(plan, value), &not_itemised));
+    elements += chunk->passes[kEvaluate].outputs.back().elements;
+  }
+  if (elements == 0) return;
+  chunk->kept = stage->ReserveFlat(elements * plan.microbatches, DType::kF32, &not_itemised);
+}
+
 // The one pass of a microbatch through a chunk. `keep`: as PlaceInputs::keep.
 DraftSegment SelectPass(const StageInputs& inputs, const plan::Plan& plan, const plan::StagePlan& stage,
                         std::int32_t chunk, const Storage& storage, std::int32_t keep) {
@@ -63,7 +77,9 @@ void AddPasses(const StageInputs& inputs, const plan::Plan& plan, const Persiste
   for (plan::Chunk& chunk : stage->plan.chunks) {
     HalfStorage storage{.first = persistent.values, .second = {}};
     AddTransfers(plan, buffers, chunk.index, 1, &storage);
-    for (const plan::BufferRef& fed : chunk.passes[kEvaluate].inputs) storage.first.emplace(fed.value, fed);
+    for (const auto* refs : {&chunk.passes[kEvaluate].inputs, &chunk.passes[kEvaluate].outputs}) {
+      for (const plan::BufferRef& ref : *refs) storage.first.emplace(ref.value, ref);
+    }
     const bool keeps = inputs.keep_logits && MakesLogits(plan, *inputs.evaluate, chunk);
     const std::int32_t keep = keeps ? plan.logits : -1;
     DraftSegment pass = SelectPass(inputs, plan, stage->plan, chunk.index, storage.first, keep);
@@ -81,7 +97,10 @@ void AddPasses(const StageInputs& inputs, const plan::Plan& plan, const Persiste
 void BuildEvaluation(const StageInputs& inputs, const plan::Plan& plan, const Persistent& persistent,
                      UnfinishedStage* stage, plan::BufferRef* logits) {
   plan::StagePlan& of = stage->plan;
-  for (plan::Chunk& chunk : of.chunks) PlaceInputsOf(plan, *inputs.evaluate, &chunk, stage);
+  for (plan::Chunk& chunk : of.chunks) {
+    PlaceInputsOf(plan, *inputs.evaluate, &chunk, stage);
+    PlaceOutputsOf(plan, *inputs.evaluate, &chunk, stage);
+  }
   std::int64_t not_itemised = 0;
   const TransferBuffers buffers = PlaceTransfers(plan, *inputs.evaluate, 1, {}, stage, &not_itemised);
   AddPasses(inputs, plan, persistent, buffers, stage, logits);

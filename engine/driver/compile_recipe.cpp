@@ -28,7 +28,8 @@ std::string_view AttentionKernel(const recipe::Recipe& recipe, const plan::Devic
 }
 
 model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy,
-                                 const plan::DeviceProfile& profile, bool dropout, bool windows) {
+                                 const plan::DeviceProfile& profile, bool dropout, bool windows,
+                                 bool scores) {
   return {.batch = policy.microbatch_samples,
           .rank_samples = policy.microbatch_samples / (recipe.parallelism.dp * recipe.parallelism.ep),
           .sequence = policy.sequence,
@@ -42,21 +43,24 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
           .attention_kernel = AttentionKernel(recipe, profile),
           .forced_router = recipe.debug.router == "model" ? "" : std::string_view(recipe.debug.router),
           .global_samples = static_cast<double>(policy.global_batch),
-          .init_std = recipe.model.init_std};
+          .init_std = recipe.model.init_std,
+          .scores = scores};
 }
 
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
                                                   const compile::CompileOptions& options, bool windows) {
-  const auto build = [&](bool wanted, bool dropout) {
-    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, options.profile, dropout, windows))
+  const auto build = [&](bool wanted, bool dropout, bool scores) {
+    return wanted ? model::BuildModel(recipe,
+                                      ModelOptions(recipe, policy, options.profile, dropout, windows, scores))
                   : graph::Graph();
   };
-  graph::Graph training = build(options.training, /*dropout=*/true);
+  graph::Graph training = build(options.training, /*dropout=*/true, /*scores=*/false);
   const std::int64_t active = model::CountActiveParameters(training);
   const bool has_experts = active != model::CountParameters(training);
   ASSIGN_OR_RETURN(
       compile::Compiled compiled,
-      compile::Compile(policy, std::move(training), build(options.evaluation, /*dropout=*/false), options));
+      compile::Compile(policy, std::move(training),
+                       build(options.evaluation, /*dropout=*/false, options.keep_scores), options));
   if (has_experts) {
     compiled.plan.notes.push_back(
         fmt::format("of experts a token meets those that it goes to: {} parameters", WithThousands(active)));

@@ -178,8 +178,25 @@ absl::Status RankExecutor::TakeInputs(const Step& step, plan::ProgramKind kind) 
   return absl::OkStatus();
 }
 
+absl::Status RankExecutor::KeepOutputs(const Step& step, plan::ProgramKind kind) {
+  const Chunk* chunk = ChunkAt(step.chunk);
+  if (chunk == nullptr || step.segment != chunk->passes[kind].forward) return absl::OkStatus();
+  const std::vector<BufferRef>& outputs = chunk->passes[kind].outputs;
+  std::int64_t bytes = 0;
+  for (const BufferRef& ref : outputs) bytes += ref.bytes();
+  std::byte* to = Address(chunk->kept, nullptr, -1) + step.microbatch * bytes;
+  for (const BufferRef& ref : outputs) {
+    RETURN_IF_ERROR(backend_->Copy(to, Address(ref, chunk, step.slot), ref.bytes()));
+    to += ref.bytes();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, const Running& running) {
-  if (step.kind == StepKind::kRun) return RunSegment(step, running);
+  if (step.kind == StepKind::kRun) {
+    RETURN_IF_ERROR(RunSegment(step, running));
+    return KeepOutputs(step, running.spec.kind);
+  }
   RETURN_IF_ERROR(ReachExchange());
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
@@ -464,6 +481,26 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
     }
   }
   return ranges;
+}
+
+absl::StatusOr<std::optional<TokenScores>> RankExecutor::Scores() const {
+  const std::int32_t program = plan_.ProgramOf(plan::ProgramKind::kEvaluate);
+  for (const Chunk& chunk : stage_.chunks) {
+    if (chunk.kept.elements == 0) continue;
+    std::vector<float> kept(static_cast<size_t>(chunk.kept.elements));
+    RETURN_IF_ERROR(backend_->Download(kept.data(), Address(chunk.kept, nullptr, -1), chunk.kept.bytes()));
+    const std::vector<BufferRef>& outputs = chunk.evaluate().outputs;
+    TokenScores scores{.extent = View(outputs[0], &chunk, -1).extent};
+    const auto count = static_cast<size_t>(outputs[0].elements);
+    for (std::int64_t m = 0; m < plan_.ProgramAt(program).microbatches; ++m) {
+      const auto begin = kept.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(m) * 2 * count);
+      const auto middle = begin + static_cast<std::ptrdiff_t>(count);
+      scores.log_probabilities.insert(scores.log_probabilities.end(), begin, middle);
+      scores.ranks.insert(scores.ranks.end(), middle, middle + static_cast<std::ptrdiff_t>(count));
+    }
+    return scores;
+  }
+  return std::nullopt;
 }
 
 TensorView RankExecutor::Logits() const { return View(plan_.logits_buffer, nullptr, -1); }
