@@ -119,6 +119,12 @@ absl::Status CutPass(Compilation* c) {
   note_logits(plan::kEvaluateForm, c->evaluate);
   for (size_t g = 0; g < c->generation.size(); ++g)
     note_logits(plan::kFirstGenerationForm + static_cast<plan::FormId>(g), c->generation[g]);
+  if (const auto& scores = c->evaluate.logical.scores()) {
+    const auto in_plan = [&](graph::ValueId value) {
+      return c->evaluate.cut.base + c->evaluate.cut.local.value_of[static_cast<size_t>(value)];
+    };
+    c->plan.scores = {.log_probability = in_plan(scores->log_probability), .rank = in_plan(scores->rank)};
+  }
   return absl::OkStatus();
 }
 

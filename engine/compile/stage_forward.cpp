@@ -32,7 +32,10 @@ class ForwardBuilder {
         stage_(*stage) {}
 
   void Build(plan::BufferRef* logits) {
-    for (plan::Chunk& chunk : stage_.plan.chunks) PlaceInputsOf(&chunk);
+    for (plan::Chunk& chunk : stage_.plan.chunks) {
+      PlaceInputsOf(&chunk);
+      if (form_ == plan::kEvaluateForm) PlaceOutputsOf(&chunk);
+    }
     std::int64_t not_itemised = 0;  // MemoryBreakdown::evaluation is one number for all
     const TransferBuffers buffers = PlaceTransfers(plan_, graph_, 1, {}, &stage_, &not_itemised);
     AddPasses(buffers, logits);
@@ -61,6 +64,19 @@ class ForwardBuilder {
       chunk->passes[form_].inputs.push_back(
           stage_.ReserveValue(Unplaced(plan_, graph_.base + v), &not_itemised));
     }
+  }
+
+  // Places what the chunk makes of each microbatch that is kept, and what gathers that of all microbatches.
+  void PlaceOutputsOf(plan::Chunk* chunk) {
+    std::int64_t not_itemised = 0;
+    std::int64_t elements = 0;  // of a microbatch
+    for (const std::int32_t value : {plan_.scores.log_probability, plan_.scores.rank}) {
+      if (value < 0 || graph_.producer_chunk[static_cast<size_t>(value - graph_.base)] != chunk->index) continue;
+      chunk->passes[form_].outputs.push_back(stage_.ReserveValue(Unplaced(plan_, value), &not_itemised));
+      elements += chunk->passes[form_].outputs.back().elements;
+    }
+    if (elements == 0) return;
+    chunk->kept = stage_.ReserveFlat(elements * plan_.microbatches, DType::kF32, &not_itemised);
   }
 
   // The one pass of a microbatch through a chunk. `keep`: as PlaceInputs::keep.
@@ -95,7 +111,9 @@ class ForwardBuilder {
     for (plan::Chunk& chunk : stage_.plan.chunks) {
       HalfStorage storage{.first = persistent_.values, .second = {}};
       AddTransfers(plan_, buffers, chunk.index, 1, &storage);
-      for (const plan::BufferRef& fed : chunk.passes[form_].inputs) storage.first.emplace(fed.value, fed);
+      for (const auto* refs : {&chunk.passes[form_].inputs, &chunk.passes[form_].outputs}) {
+        for (const plan::BufferRef& ref : *refs) storage.first.emplace(ref.value, ref);
+      }
       const std::int32_t keep = KeepsLogits(chunk) ? plan_.logits[form_].value : -1;
       DraftSegment pass = SelectPass(chunk.index, storage.first, keep);
       const PlaceInputs place{

@@ -37,7 +37,7 @@ struct MicrobatchSize {
 
 model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy,
                                  const plan::DeviceProfile& profile, const MicrobatchSize& of, bool dropout,
-                                 bool windows) {
+                                 bool windows, bool scores) {
   return {.batch = of.samples,
           .rank_samples = of.samples / (recipe.parallelism.dp * recipe.parallelism.ep),
           .sequence = of.tokens,
@@ -51,23 +51,25 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
           .attention_kernel = AttentionKernel(recipe, profile),
           .forced_router = recipe.debug.router == "model" ? "" : std::string_view(recipe.debug.router),
           .global_samples = static_cast<double>(policy.global_batch),
-          .init_std = recipe.model.init_std};
+          .init_std = recipe.model.init_std,
+          .scores = scores};
 }
 
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
                                                   const compile::CompileOptions& options, bool windows) {
-  const auto build = [&](bool wanted, bool dropout) {
+  const auto build = [&](bool wanted, bool dropout, bool scores) {
     const MicrobatchSize size = {policy.microbatch_samples, policy.sequence};
-    return wanted ? model::BuildModel(recipe,
-                                      ModelOptions(recipe, policy, options.profile, size, dropout, windows))
+    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, options.profile, size, dropout,
+                                                           windows, scores))
                   : graph::Graph();
   };
-  graph::Graph training = build(options.training, /*dropout=*/true);
+  graph::Graph training = build(options.training, /*dropout=*/true, /*scores=*/false);
   const std::int64_t active = model::CountActiveParameters(training);
   const bool has_experts = active != model::CountParameters(training);
   ASSIGN_OR_RETURN(
       compile::Compiled compiled,
-      compile::Compile(policy, std::move(training), build(options.evaluation, /*dropout=*/false), options));
+      compile::Compile(policy, std::move(training),
+                       build(options.evaluation, /*dropout=*/false, options.keep_scores), options));
   if (has_experts) {
     compiled.plan.notes.push_back(
         fmt::format("of experts a token meets those that it goes to: {} parameters", WithThousands(active)));
@@ -114,7 +116,7 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const recipe::Recipe& reci
                                                       const GenerationShape& shape, const plan::Form& form) {
   const MicrobatchSize size = {form.samples, form.tokens};
   const graph::Graph evaluate = model::BuildModel(
-      recipe, ModelOptions(recipe, policy, options.profile, size, /*dropout=*/false, /*windows=*/true));
+      recipe, ModelOptions(recipe, policy, options.profile, size, /*dropout=*/false, /*windows=*/true, /*scores=*/false));
   constexpr std::int64_t kLogitBytes = SizeOf(DType::kF32);
   const std::int64_t rows = shape.logits_bytes / (form.samples * policy.vocab_rows * kLogitBytes);
   ASSIGN_OR_RETURN(graph::Graph graph,

@@ -179,8 +179,25 @@ absl::Status RankExecutor::TakeInputs(const Step& step, plan::FormId form) {
   return absl::OkStatus();
 }
 
+absl::Status RankExecutor::KeepOutputs(const Step& step, plan::FormId form) {
+  const Chunk* chunk = ChunkAt(step.chunk);
+  if (chunk == nullptr || step.segment != chunk->passes[form].forward) return absl::OkStatus();
+  const std::vector<BufferRef>& outputs = chunk->passes[form].outputs;
+  std::int64_t bytes = 0;
+  for (const BufferRef& ref : outputs) bytes += ref.bytes();
+  std::byte* to = Address(chunk->kept, nullptr, -1) + step.microbatch * bytes;
+  for (const BufferRef& ref : outputs) {
+    RETURN_IF_ERROR(backend_->Copy(to, Address(ref, chunk, step.slot), ref.bytes()));
+    to += ref.bytes();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, const Running& running) {
-  if (step.kind == StepKind::kRun) return RunSegment(step, running);
+  if (step.kind == StepKind::kRun) {
+    RETURN_IF_ERROR(RunSegment(step, running));
+    return KeepOutputs(step, running.spec.form);
+  }
   RETURN_IF_ERROR(ReachExchange());
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
@@ -477,6 +494,26 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
 
 TensorView RankExecutor::Logits(plan::FormId form) const {
   return View(plan_.logits[form].buffer, nullptr, -1);
+}
+
+absl::StatusOr<std::optional<TokenScores>> RankExecutor::Scores() const {
+  const std::int32_t program = plan_.ProgramOf(plan::kEvaluateForm);
+  for (const Chunk& chunk : stage_.chunks) {
+    if (chunk.kept.elements == 0) continue;
+    std::vector<float> kept(static_cast<size_t>(chunk.kept.elements));
+    RETURN_IF_ERROR(backend_->Download(kept.data(), Address(chunk.kept, nullptr, -1), chunk.kept.bytes()));
+    const std::vector<BufferRef>& outputs = chunk.evaluate().outputs;
+    TokenScores scores{.extent = View(outputs[0], &chunk, -1).extent};
+    const auto count = static_cast<size_t>(outputs[0].elements);
+    for (std::int64_t m = 0; m < plan_.ProgramAt(program).microbatches; ++m) {
+      const auto begin = kept.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(m) * 2 * count);
+      const auto middle = begin + static_cast<std::ptrdiff_t>(count);
+      scores.log_probabilities.insert(scores.log_probabilities.end(), begin, middle);
+      scores.ranks.insert(scores.ranks.end(), middle, middle + static_cast<std::ptrdiff_t>(count));
+    }
+    return scores;
+  }
+  return std::nullopt;
 }
 
 }  // namespace engine::executor

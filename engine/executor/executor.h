@@ -91,6 +91,14 @@ struct IterationResult {
   double data_wait_ms = 0;
 };
 
+// How well a rank's part of the tokens of an evaluation was predicted (graph::TokenScores).
+struct TokenScores {
+  Extent extent;  // of a microbatch [B, S] that the rank has, the same in each
+  // [microbatches, the extent's elements], row-major; 0 where a label does not count.
+  std::vector<float> log_probabilities = {};
+  std::vector<float> ranks = {};
+};
+
 class RankExecutor;
 
 // The moments of an iteration at which the host tells its observer (ExecutorOptions::on_moment), in their order.
@@ -189,6 +197,9 @@ class RankExecutor {
   absl::Status Generate(plan::FormId form, const Feed& feed);
   // The logits of the form's last microbatch (plan::Plan::logits, on ranks of the last stage).
   backend::TensorView Logits(plan::FormId form = plan::kEvaluateForm) const;
+  // The scores of the last evaluation (plans made with keep_scores); nullopt on ranks of stages that make none. Ranks that
+  // differ along tp alone have the same.
+  absl::StatusOr<std::optional<TokenScores>> Scores() const;
 
  private:
   struct Prepared;
@@ -245,6 +256,8 @@ class RankExecutor {
   absl::Status TakeIncoming();
   // The inputs of the step's microbatch, from the staged buffer to where the segment reads them.
   absl::Status TakeInputs(const plan::Step& step, plan::FormId form);
+  // What the step's microbatch leaves to be kept, to its place among that of all microbatches.
+  absl::Status KeepOutputs(const plan::Step& step, plan::FormId form);
   std::vector<double> MetricSums(const std::vector<double>& scalars, double label_factor) const;
   backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;

@@ -137,6 +137,12 @@ struct Metric {
   bool of_labels = false;
 };
 
+// Of each place of a sample, both f32 [B, S], as ops/cross_entropy.cpp defines them (token_score).
+struct TokenScores {
+  ValueId log_probability = kNoValue;
+  ValueId rank = kNoValue;  // 0: the label is the likeliest class
+};
+
 // A piece of a model in which its nodes stand together. The units, in order of execution, are the chain along which a
 // pipeline may cut it.
 struct Unit {
@@ -230,6 +236,9 @@ class Graph {
   const std::vector<Metric>& metrics() const { return metrics_; }
   ValueId logits() const { return logits_; }
   void set_logits(ValueId logits) { logits_ = logits; }
+  // How well each token of the first loss was predicted (TokenScores); none where nobody asked for it.
+  const std::optional<TokenScores>& scores() const { return scores_; }
+  void set_scores(const TokenScores& scores) { scores_ = scores; }
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<Component>& components() const { return components_; }
 
@@ -246,6 +255,7 @@ class Graph {
   std::vector<Metric> metrics_;
   std::vector<State> states_;
   ValueId logits_ = kNoValue;
+  std::optional<TokenScores> scores_;
   std::vector<Unit> units_;
   Phase phase_ = Phase::kForward;
   std::int32_t unit_ = 0;

@@ -31,6 +31,7 @@ struct BuildOptions {
   std::string_view forced_router = {};  // attribute force of every route (engine/ops/route.cpp); empty: none
   double global_samples = 1;            // of the global batch: a loss is a mean over its tokens
   double init_std = 0.02;               // of the initializer "normal"
+  bool scores = false;  // the graph tells how well each label was predicted (graph::TokenScores)
   bool documents =
       false;  // attention sees its own document alone (data.documents); BuildModel takes the recipe's
   recipe::Lora lora = {};  // adapters beside linear steps of stacks; BuildModel takes the recipe's

@@ -1,4 +1,4 @@
-// Cross entropy of next-token prediction, in four ops so that a split vocabulary exchanges per-token
+// Cross entropy of next-token prediction, in four ops (and one for scores) so that a split vocabulary exchanges per-token
 // statistics only.
 //
 //   cross_entropy(logits[…, V], labels[…] int32) → lse[…], target[…]
@@ -30,6 +30,14 @@
 // (Megatron-LM's vocabulary-parallel cross entropy, arXiv:1909.08053).
 //
 // Backward saves logits, labels, lse.
+//
+// For those who ask how well each token was predicted, without a gradient:
+//   token_score(logits, labels, lse, target) → log_probability[…], rank[…], both of lse's dtype
+//     log_probability = target − lse, where lse and target are those of cross_entropy without the two terms above
+//     rank = how many classes come before the label's: those of greater logits, and of equal ones those of lower ids.
+//     So rank 0 says that the label is the likeliest class, the lowest id of several. A rank of the mesh that holds
+//     some columns counts those; counts below 2²⁴ are exact in float.
+//     Both are 0 where the label is below 0.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
@@ -64,6 +72,11 @@ Types InferWeight(TypeSpan inputs, const Attributes& attributes) {
 Types InferBackward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "cross_entropy_grad"));
   return std::vector<TensorType>{inputs[0]};
+}
+
+Types InferScore(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "token_score"));
+  return std::vector<TensorType>{inputs[2], inputs[2]};
 }
 
 Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
@@ -115,6 +128,18 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
   return signatures;
 }
 
+std::vector<Signature> ScoreSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+  const int classes = inputs[0].shape.rank() - 1;
+  const Placement r = Placement::R();
+  std::vector<Signature> signatures = {{{Placement::S(classes), r, r, r}, {r, Placement::P()}}};
+  for (int dim = 0; dim < classes; ++dim) {
+    const Placement p = Placement::S(dim);
+    signatures.push_back({{p, p, p, p}, {p, p}});
+  }
+  signatures.push_back({{r, r, r, r}, {r, r}, rule.parameters.Has(Dim::kVocab)});
+  return signatures;
+}
+
 std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{r, r, r}, {r}}};
@@ -149,5 +174,7 @@ const OpDef kLossSum{.name = "loss_sum",
                      .gradient = SumGradient,
                      .signatures = SumSignatures,
                      .accumulates = 1};
+const OpDef kTokenScore{
+    .name = "token_score", .infer = InferScore, .work = ForwardCost, .signatures = ScoreSignatures};
 
 }  // namespace engine::ops

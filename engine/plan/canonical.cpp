@@ -166,6 +166,15 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
            plan.BlocksBefore(chunk) + plan.BlocksIn(chunk), chunk.slots, chunk.slot_bytes, chunk.slot_base);
     if (chunk.host_bytes > 0) Append(&text, ", of the host {} bytes @{}", chunk.host_bytes, chunk.host_base);
     Append(&text, "\n");
+    if (chunk.kept.elements == 0) continue;
+    Append(&text, "    keeps ");
+    for (const BufferRef& output : chunk.evaluate().outputs) {
+      AppendRef(plan, output, &text);
+      Append(&text, ", ");
+    }
+    Append(&text, "of all microbatches ");
+    AppendRef(plan, chunk.kept, &text);
+    Append(&text, "\n");
   }
   for (const Segment& segment : stage.segments) {
     Append(&text, "  segment {}{}\n", segment.name, segment.halves ? " of halves" : "");

@@ -338,6 +338,8 @@ struct ChunkPasses {
   // For each step of the forward pass, in the slot where the form has slots: of halves those of the first, then
   // those of the second.
   std::vector<BufferRef> inputs;
+  // What the forward pass leaves that is kept of every microbatch (Chunk::kept).
+  std::vector<BufferRef> outputs = {};
 };
 
 struct Chunk {
@@ -354,6 +356,8 @@ struct Chunk {
   // words (StagedWords): `incoming` is filled while the iteration before still runs, `staged` is what the running one
   // takes its inputs from.
   BufferRef incoming, staged;
+  // Outputs of all microbatches of an evaluation, of the largest program, one microbatch after the other; of f32.
+  BufferRef kept;
 
   ChunkPasses& train() { return passes[kTrainForm]; }
   const ChunkPasses& train() const { return passes[kTrainForm]; }
@@ -451,6 +455,8 @@ struct Plan {
     BufferRef buffer = {};
   };
   ByForm<Logits> logits;
+  // LocalValues that evaluating chunks keep, where asked for and the model has them; else −1 (graph::TokenScores).
+  graph::TokenScores scores = {.log_probability = -1, .rank = -1};
   std::string compute;  // precision
   LossScaler loss_scaler;
   const OptimizerDef* optimizer = nullptr;  // of AllOptimizers(); Compile sets it

@@ -227,7 +227,7 @@ absl::Status SegmentWalk::MayAdd(const plan::Instruction& instruction, size_t k)
   return places_.Check(output);
 }
 
-// Activations: slots within their bytes; send buffers whole; else transients.
+// Activations: slots within their bytes; send buffers and what is kept of a microbatch whole; else transients.
 absl::Status SegmentWalk::MayMake(const plan::Instruction& instruction, const plan::BufferRef& output,
                                   std::int64_t slot_bytes) const {
   const plan::LocalValue& value = ValueOf(plan_, output);
@@ -241,6 +241,13 @@ absl::Status SegmentWalk::MayMake(const plan::Instruction& instruction, const pl
     const bool mine = plan_.transfers[static_cast<size_t>(key.first)].value == output.value &&
                       key.second == instruction.half;
     if (mine && ref.offset == output.offset && ref.bytes() == output.bytes()) return absl::OkStatus();
+  }
+  for (const plan::Chunk& chunk : plan_.stages[static_cast<size_t>(index_)].chunks) {
+    const std::vector<plan::BufferRef>& kept = chunk.passes[stage_arena_.form()].outputs;
+    const auto is_output = [&](const plan::BufferRef& ref) {
+      return ref.value == output.value && SamePlace(ref, output);
+    };
+    if (std::any_of(kept.begin(), kept.end(), is_output)) return absl::OkStatus();
   }
   return stage_arena_.IsTransient(output, value.name);
 }

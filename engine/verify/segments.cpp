@@ -33,6 +33,19 @@ absl::Status StagingFits(const plan::Plan& plan, std::int32_t stage, const plan:
   return absl::OkStatus();
 }
 
+// What is kept of a microbatch is f32, and there is room for that of all microbatches.
+absl::Status KeptFits(const plan::Plan& plan, std::int32_t stage, const plan::Chunk& chunk) {
+  std::int64_t elements = 0;  // of a microbatch
+  bool is_f32 = chunk.kept.elements == 0 || chunk.kept.dtype == DType::kF32;
+  for (const plan::BufferRef& output : chunk.evaluate().outputs) {
+    elements += output.elements;
+    is_f32 = is_f32 && output.dtype == DType::kF32;
+  }
+  if (is_f32 && chunk.kept.elements == elements * plan.microbatches) return absl::OkStatus();
+  return Internal("stage {} chunk {}: {} numbers are kept in a buffer of {}", stage, chunk.index,
+                  elements * plan.microbatches, chunk.kept.elements);
+}
+
 // Flat buffers lie in the arena, all their shards included, and scratch among the transients.
 absl::Status FlatRefs(const plan::Plan& plan, std::int32_t index, const plan::Segment& segment) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
@@ -80,7 +93,10 @@ class SegmentVerifier {
 
   absl::Status Run() const {
     RETURN_IF_ERROR(HostMemory());
-    for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(StagingFits(plan_, index_, chunk));
+    for (const plan::Chunk& chunk : stage_.chunks) {
+      RETURN_IF_ERROR(StagingFits(plan_, index_, chunk));
+      RETURN_IF_ERROR(KeptFits(plan_, index_, chunk));
+    }
     if (Trains(stage_)) RETURN_IF_ERROR(Train());
     for (plan::FormId form = 0; form < plan_.FormsEnd(); ++form) {
       if (!plan_.FactsAt(form).trains && plan_.ProgramOf(form) >= 0) RETURN_IF_ERROR(Forward(form));
@@ -163,6 +179,10 @@ class SegmentVerifier {
     const plan::Segment& segment = SegmentAt(passes.forward);
     RETURN_IF_ERROR(walk.Walk(segment, 0));
     RETURN_IF_ERROR(Sent(chunk, false, segment, arena.buffers(), walk));
+    for (const plan::BufferRef& output : passes.outputs) {
+      RETURN_IF_ERROR(walk.Find(output, KeyOf(output.value, Half::kFirst), segment,
+                                fmt::format("stage {}: what is kept after {}", index_, segment.name)));
+    }
     const bool last = chunk.end_unit == static_cast<std::int32_t>(plan_.units.size());
     const plan::BufferRef& logits = plan_.logits[arena.form()].buffer;
     if (!last || logits.elements == 0) return absl::OkStatus();

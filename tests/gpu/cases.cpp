@@ -323,7 +323,9 @@ GpuCases TokenCases() {
 
 GpuCases LossCases() {
   GpuCases cases;
-  AddCommon({&ops::kCrossEntropy, &ops::kCrossEntropyGrad, &ops::kLossWeight, &ops::kLossSum}, &cases);
+  AddCommon(
+      {&ops::kCrossEntropy, &ops::kCrossEntropyGrad, &ops::kLossWeight, &ops::kLossSum, &ops::kTokenScore},
+      &cases);
   struct Vocabulary {
     std::int64_t columns, classes;
   };
@@ -332,6 +334,23 @@ GpuCases LossCases() {
     const Shape rows = {2, 3};
     const Shape logits = {2, 3, v.columns};
     const Input labels = Make(rows, Input::kLabels, v.classes);
+    // With ties, logits and targets are small integers, many of which are equal.
+    for (const bool ties : {false, true}) {
+      const std::string label = fmt::format("{} of {} columns{}", v.classes, v.columns, ties ? ", ties" : "");
+      cases.push_back({.base = {&ops::kTokenScore,
+                                label,
+                                {{logits}, labels, {rows}, {rows}},
+                                {{"classes", v.classes}},
+                                1,
+                                true}});
+      if (!ties) continue;
+      cases.back().adjust = [](Tensors* inputs) {
+        for (const size_t i : {0, 3}) {
+          Tensor& tensor = (*inputs)[i];
+          for (std::int64_t e = 0; e < tensor.elements(); ++e) tensor.Set(e, std::round(2 * tensor.Get(e)));
+        }
+      };
+    }
     for (const bool more : {false, true}) {
       Attributes attributes = {{"classes", v.classes}};
       if (more) {
@@ -371,6 +390,12 @@ GpuCases LossCases() {
         {.base = {&ops::kCrossEntropyGrad, label, {{{2, 41, 100}}, labels, {rows}, {rows}}, attributes, 16}});
     cases.back().adjust = slice;
   }
+  cases.push_back({.base = {&ops::kTokenScore,
+                            "a slice of the classes",
+                            {{{2, 41, 100}}, labels, {rows}, {rows}},
+                            {{"classes", std::int64_t{250}}},
+                            1}});
+  cases.back().adjust = slice;
   const Shape tokens = {8, 1021};
   const Input many = Make(tokens, Input::kLabels, 1000);
   cases.push_back({.base = {&ops::kLossWeight, "8168 tokens", {many}, {{"scale", 0.3}}, 1}});
@@ -409,6 +434,7 @@ bool IsStatistic(const Case& test, size_t input) {
   if (&op == &ops::kRmsNormGrad || &op == &ops::kRmsNormGradAdd) return input == 3;
   if (&op == &ops::kCrossEntropyGrad) return input == 2 || input == 3;
   if (&op == &ops::kLossSum) return input <= 1;
+  if (&op == &ops::kTokenScore) return input == 2 || input == 3;
   if (&op == &ops::kAttentionGrad || &op == &ops::kAttentionPackedGrad) {
     std::vector<graph::TensorType> types;  // of all but positions and spans, the dtype does not matter
     for (const Input& at : test.inputs) {

@@ -536,6 +536,12 @@ void AddLoss(std::vector<Case>* cases) {
     Shape logits = rows;
     logits.push_back(vocabulary);
     cases->push_back({&ops::kLossWeight, label, {Labels(rows, classes)}, {{"scale", 0.3}}, 1, large});
+    cases->push_back({&ops::kTokenScore,
+                      label,
+                      {Real(logits), Labels(rows, classes), Real(rows), Real(rows)},
+                      {{"classes", classes}},
+                      1,
+                      large});
     for (const LossTerms& terms : kLossTerms) {
       Attributes attributes = {{"classes", classes}};
       Attributes of_sum = {{"scale", 0.3}};

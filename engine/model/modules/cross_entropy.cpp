@@ -17,6 +17,23 @@ graph::Attributes TermsOf(const StepContext& step) {
   return terms;
 }
 
+// How well each of the model's next tokens was predicted, whatever terms its loss has besides. `statistics` are those of a
+// loss without any.
+void EmitScores(StepContext& step, graph::ValueId logits, graph::ValueId labels, graph::ValueIds statistics,
+                bool has_terms) {
+  graph::Graph& graph = step.graph();
+  const auto emit = [&](const graph::OpDef& op, const char* name, graph::ValueIds inputs) {
+    const graph::ValueIds outputs =
+        graph.Emit(op, step.path() + name, std::move(inputs), {{"classes", step.LogicalClasses(logits)}});
+    for (const graph::ValueId output : outputs) graph.value(output).pin = graph::Pin::kReplicated;
+    return outputs;
+  };
+  if (has_terms) statistics = emit(ops::kCrossEntropy, ".plain", {logits, labels});
+  const graph::ValueIds scores =
+      emit(ops::kTokenScore, ".scores", {logits, labels, statistics[0], statistics[1]});
+  graph.set_scores({.log_probability = scores[0], .rank = scores[1]});
+}
+
 absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
   const graph::ValueId logits = step.input();
   const graph::ValueId labels = step.Get("labels").value;
@@ -40,6 +57,9 @@ absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
       step.Emit(ops::kCrossEntropy, step.path() + ".cross_entropy", {logits, labels}, attributes));
   for (const graph::ValueId statistic : statistics) graph.value(statistic).pin = graph::Pin::kReplicated;
   if (graph.logits() == graph::kNoValue) graph.set_logits(logits);
+  const bool next_tokens = graph.value(labels).name == kLabels && expected.rank() == 2;
+  if (step.options().scores && !graph.scores() && next_tokens)
+    EmitScores(step, logits, labels, statistics, !terms.items().empty());
   const double count = step.options().global_samples * static_cast<double>(labels_of_sample);
   const double weight = step.Number("weight");
   const graph::ValueId loss = graph.AddMetric(step.path(), count, weight, /*of_labels=*/true);

@@ -121,6 +121,33 @@ void LossSum(const KernelArgs& args) {
   *loss = (Accumulates(args, 0) ? *loss : 0.0) + sum;
 }
 
+template <typename T>
+void TokenScore(const KernelArgs& args) {
+  const TensorView& logits = args.inputs[0];
+  const Piece classes = Classes(logits, *args.attributes);
+  const std::int64_t columns = logits.shape[logits.shape.rank() - 1];
+  const std::int32_t* labels = args.inputs[1].as<std::int32_t>();
+  const T* lse = args.inputs[2].as<T>();
+  const T* target = args.inputs[3].as<T>();
+  T* log_probability = args.outputs[0].as<T>();
+  T* rank = args.outputs[1].as<T>();
+  ForEachBlock(args, args.inputs[1].shape.elements(), kRows, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t token = first; token < last; ++token) {
+      const bool counts = labels[token] >= 0;
+      log_probability[token] = counts ? target[token] - lse[token] : T(0);
+      rank[token] = 0;
+      if (!counts) continue;
+      const T* z = logits.as<T>() + token * columns;
+      const T own = target[token];
+      const std::int64_t lower = std::clamp<std::int64_t>(labels[token] - classes.start, 0, classes.length);
+      std::int64_t before = 0;
+      for (std::int64_t i = 0; i < lower; ++i) before += z[i] >= own ? 1 : 0;
+      for (std::int64_t i = lower; i < classes.length; ++i) before += z[i] > own ? 1 : 0;
+      rank[token] = static_cast<T>(before);
+    }
+  });
+}
+
 template void CrossEntropy<float>(const KernelArgs&);
 template void CrossEntropy<double>(const KernelArgs&);
 template void CrossEntropyGrad<float>(const KernelArgs&);
@@ -129,5 +156,7 @@ template void LossWeight<float>(const KernelArgs&);
 template void LossWeight<double>(const KernelArgs&);
 template void LossSum<float>(const KernelArgs&);
 template void LossSum<double>(const KernelArgs&);
+template void TokenScore<float>(const KernelArgs&);
+template void TokenScore<double>(const KernelArgs&);
 
 }  // namespace engine::backend::cpu

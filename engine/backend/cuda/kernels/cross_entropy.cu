@@ -463,6 +463,36 @@ __global__ void __launch_bounds__(kThreads)
       });
 }
 
+// A block counts the classes of a row that come before its label.
+template <typename T, int kWide>
+__global__ void __launch_bounds__(kThreads)
+    TokenScoreKernel(const T* __restrict__ logits, int columns, int classes, std::int64_t first_class,
+                     const std::int32_t* __restrict__ labels, const float* __restrict__ lse,
+                     const float* __restrict__ target, float* __restrict__ log_probability,
+                     float* __restrict__ rank) {
+  __shared__ float counts[kThreads / kWarp];
+  const std::int64_t row = blockIdx.x;
+  const std::int32_t label = labels[row];
+  const float own = target[row];
+  // Column of the first class that is not of a lower id.
+  const std::int64_t lower = label - first_class;
+  float before = 0;
+  ForEachLogits<T, Form::kPlain, kWide, false, kThreads>(
+      logits + row * columns, (classes + kWide - 1) / kWide, classes, Mapping(), nullptr, 0,
+      [&](int column, const float(&values)[kWide]) {
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) {
+          const bool comes_before = values[i] > own || (values[i] == own && column + i < lower);
+          before += column + i < classes && comes_before ? 1.0F : 0.0F;
+        }
+      });
+  StoreWarpSum(before, counts);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  log_probability[row] = label >= 0 ? own - lse[row] : 0.0F;
+  rank[row] = label >= 0 ? SumWarps<kThreads>(counts) : 0.0F;
+}
+
 __global__ void __launch_bounds__(kThreads)
     LossWeightKernel(const std::int32_t* __restrict__ labels, std::int64_t count, double scale,
                      const double* __restrict__ control, float* __restrict__ weight) {
@@ -631,6 +661,16 @@ void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const Lo
         <<<grid, kThreads, 0, stream>>>(static_cast<const T*>(logits.data), static_cast<int>(logits.columns),
                                         static_cast<int>(logits.classes), logits.first_class, labels,
                                         TermsOf(terms), lse, weight, static_cast<T*>(d_logits));
+  });
+}
+
+void TokenScore(const Logits& logits, const std::int32_t* labels, const float* lse, const float* target,
+                float* log_probability, float* rank, cudaStream_t stream) {
+  WithWidth(logits, [&](auto type, auto wide) {
+    using T = decltype(type);
+    TokenScoreKernel<T, decltype(wide)::value><<<static_cast<unsigned>(logits.rows), kThreads, 0, stream>>>(
+        static_cast<const T*>(logits.data), static_cast<int>(logits.columns),
+        static_cast<int>(logits.classes), logits.first_class, labels, lse, target, log_probability, rank);
   });
 }
 

@@ -72,4 +72,9 @@ void LossWeight(const std::int32_t* labels, std::int64_t count, double scale, co
 void LossSum(const float* lse, const float* target, const std::int32_t* labels, std::int64_t count,
              double z_loss, bool accumulate, double* partial, int blocks, double* loss, cudaStream_t stream);
 
+// log_probability[rows] = target − lse and rank[rows] = how many of this rank's classes come before the label's, by
+// token_score in ops/cross_entropy.cpp; both 0 where the label is −1. Each logit is compared as fp32.
+void TokenScore(const Logits& logits, const std::int32_t* labels, const float* lse, const float* target,
+                float* log_probability, float* rank, cudaStream_t stream);
+
 }  // namespace engine::backend::cuda

@@ -219,6 +219,22 @@ absl::StatusOr<Enqueue> PrepareCrossEntropyGrad(Device&, const LaunchArgs& args)
   };
 }
 
+absl::StatusOr<Enqueue> PrepareTokenScore(Device&, const LaunchArgs& args) {
+  const TensorView lse = args.inputs[2];
+  const TensorView target = args.inputs[3];
+  const TensorView log_probability = args.outputs[0];
+  const TensorView rank = args.outputs[1];
+  RETURN_IF_ERROR(ExpectFloat("token_score", {&lse, &target, &log_probability, &rank}));
+  ASSIGN_OR_RETURN(const Logits logits,
+                   LogitsOf("token_score", args.inputs[0], args.instruction->attributes()));
+  const auto* labels = args.inputs[1].as<std::int32_t>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    TokenScore(logits, labels, lse.as<float>(), target.as<float>(), log_probability.as<float>(),
+               rank.as<float>(), stream);
+    return ToStatus(cudaGetLastError(), "token_score");
+  };
+}
+
 absl::StatusOr<Enqueue> PrepareLossWeight(Device&, const LaunchArgs& args) {
   const TensorView labels = args.inputs[0];
   const TensorView weight = args.outputs[0];

@@ -1,0 +1,55 @@
+// From the scores of a task's rows to the numbers that the task is known by.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/evaluate/examples.h"
+
+namespace engine::evaluate {
+
+// How well the tokens of a row that are to be predicted were predicted.
+struct RowScore {
+  double log_probability = 0;  // the sum of their natural logarithms
+  std::int64_t predicted = 0;  // how many there are
+  std::int64_t missed =
+      0;  // of them, those that are not the likeliest token at their place (ops/cross_entropy.cpp)
+  bool is_greedy() const { return missed == 0; }
+};
+
+struct Measure {
+  std::string name;  // "acc"
+  double value = 0;
+  // Of one example nothing is known of how examples differ, and so none of these.
+  std::optional<double> standard_error = {};
+  std::optional<std::pair<double, double>> interval =
+      {};  // in which the value lies with a confidence of 95 %
+};
+
+struct TaskResult {
+  std::string task;
+  std::int64_t examples = 0;
+  std::int64_t tokens = 0;     // that were predicted
+  std::int64_t truncated = 0;  // Task::truncated
+  std::vector<Measure> measures = {};
+};
+
+// `scores`: of the task's rows, in their order. What is measured, by kind (docs/evaluation.md has the formulas):
+//   perplexity       perplexity; of rolling windows word_perplexity, of strided ones adjusted_perplexity;
+//                    byte_perplexity, bits_per_byte
+//   last word        acc, perplexity
+//   multiple choice  acc, acc_norm, acc_bytes
+TaskResult Summarize(const Task& task, std::span<const RowScore> scores);
+
+// The same as JSON: {"task": …, "examples": …, "tokens": …, "truncated": …, "measures": {"acc": {"value": …,
+// "standard_error": …, "interval": [low, high]}}}.
+nlohmann::json ToJson(const TaskResult& result);
+
+// A line of JSON for each example: its line in the task's file, the scores of its rows, and what the model chose.
+std::string SamplesText(const Task& task, std::span<const RowScore> scores);
+
+}  // namespace engine::evaluate

@@ -1,0 +1,217 @@
+// Tasks against tests/oracles/tasks.py: the tokens that a model is fed, which of them it predicts, and what follows from its
+// scores. And what is wrong with tasks, by line.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/evaluate/examples.h"
+#include "engine/evaluate/results.h"
+#include "engine/evaluate/white_space.h"
+#include "engine/evaluate/wikitext.h"
+#include "tests/data/temp_dir.h"
+#include "tests/evaluate/toy_tokenizer.h"
+
+namespace engine::evaluate {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+const json& OracleOfTasks() {
+  static const json oracle = [] {
+    std::ifstream file(ENGINE_SOURCE_DIR "/tests/evaluate/tasks.json");
+    return json::parse(file);
+  }();
+  return oracle;
+}
+
+ToyTokenizer OracleTokenizer() {
+  std::map<std::string, std::int32_t> tokens;
+  for (const json& token : OracleOfTasks()["tokens"]) {
+    std::string text;
+    for (const json& byte : token[0]) text += static_cast<char>(byte.get<int>());
+    tokens[text] = token[1];
+  }
+  return ToyTokenizer(std::move(tokens), OracleOfTasks()["end"]);
+}
+
+void WriteText(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string TomlOf(const json& settings) {
+  std::string text;
+  for (const auto& [key, value] : settings.items()) text += fmt::format("{} = {}\n", key, value.dump());
+  return text + "file = \"examples.jsonl\"\n";
+}
+
+bool Near(double expected, double actual) {
+  return std::abs(expected - actual) <= 1e-9 * (1 + std::abs(expected));
+}
+
+void CheckMeasure(const json& expected, const Measure& actual) {
+  CHECK(Near(expected["value"], actual.value));
+  if (expected.contains("standard_error")) {
+    REQUIRE(actual.standard_error);
+    CHECK(Near(expected["standard_error"], *actual.standard_error));
+  }
+  if (expected.contains("interval")) {
+    REQUIRE(actual.interval);
+    CHECK(Near(expected["interval"][0], actual.interval->first));
+    CHECK(Near(expected["interval"][1], actual.interval->second));
+  }
+}
+
+// The error of a task of this form whose file has this text.
+std::string ErrorOfExamples(const std::string& form, const std::string& text, std::int64_t sequence = 8) {
+  const data::TempDir dir;
+  const std::string file = dir.path() + "/bad.jsonl";
+  WriteText(file, text);
+  const absl::StatusOr<TaskSettings> settings = ReadTask(form + "=" + file);
+  REQUIRE_MESSAGE(settings.ok(), Message(settings.status()));
+  const absl::StatusOr<Task> task = MakeTask(*settings, OracleTokenizer(), 301, sequence, 0);
+  REQUIRE_FALSE(task.ok());
+  const std::string message = Message(task.status());
+  REQUIRE(message.starts_with(dir.path() + "/"));
+  return message.substr(dir.path().size() + 1);
+}
+
+std::string ErrorOfTaskFile(const std::string& text) {
+  const data::TempDir dir;
+  WriteText(dir.path() + "/task.toml", text);
+  const absl::StatusOr<TaskSettings> settings = ReadTask(dir.path() + "/task.toml");
+  REQUIRE_FALSE(settings.ok());
+  return Message(settings.status());
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("tasks: WikiText without the marks of its tokenisation, words and characters, as Python has them") {
+  for (const json& pair : OracleOfTasks()["detokenized"])
+    CHECK(DetokenizeWikitext(pair[0].get<std::string>()) == pair[1].get<std::string>());
+  for (const json& counts : OracleOfTasks()["counts"]) {
+    CAPTURE(counts.dump());
+    CHECK(CountWords(counts[0].get<std::string>()) == counts[1]);
+    CHECK(CountCharacters(counts[0].get<std::string>()) == counts[2]);
+  }
+}
+
+TEST_CASE("tasks: rows, and measures of their scores") {
+  const ToyTokenizer tokenizer = OracleTokenizer();
+  for (const json& expected : OracleOfTasks()["cases"]) {
+    CAPTURE(expected["settings"].dump());
+    const data::TempDir dir;
+    std::string lines;
+    for (const json& line : expected["lines"]) lines += line.dump() + "\n";
+    WriteText(dir.path() + "/examples.jsonl", lines);
+    WriteText(dir.path() + "/some-task.toml", TomlOf(expected["settings"]));
+    const absl::StatusOr<TaskSettings> settings = ReadTask(dir.path() + "/some-task.toml");
+    REQUIRE_MESSAGE(settings.ok(), Message(settings.status()));
+    CHECK(settings->name == "some-task");
+    const absl::StatusOr<Task> task = MakeTask(*settings, tokenizer, 301, expected["window"], 0);
+    REQUIRE_MESSAGE(task.ok(), Message(task.status()));
+    REQUIRE(task->rows.size() == expected["rows"].size());
+    CHECK(task->examples.size() == expected["lines"].size());
+    CHECK(task->truncated == expected["truncated"]);
+    std::vector<RowScore> scores;
+    for (size_t i = 0; i < task->rows.size(); ++i) {
+      const Row& row = task->rows[i];
+      CHECK(row.tokens == expected["rows"][i][0].get<std::vector<std::int32_t>>());
+      CHECK(row.first == expected["rows"][i][1]);
+      scores.push_back({.log_probability = expected["scores"][i][0],
+                        .predicted = row.predicted(),
+                        .missed = expected["scores"][i][1]});
+    }
+    const TaskResult result = Summarize(*task, scores);
+    size_t known = 0;
+    for (const Measure& measure : result.measures) {
+      CAPTURE(measure.name);
+      if (!expected["measures"].contains(measure.name)) continue;
+      ++known;
+      CheckMeasure(expected["measures"][measure.name], measure);
+    }
+    CHECK(known == expected["measures"].size());
+  }
+}
+
+TEST_CASE("tasks: a limit, and a file that is one text") {
+  const data::TempDir dir;
+  const ToyTokenizer tokenizer = OracleTokenizer();
+  WriteText(dir.path() + "/three.jsonl", "{\"text\": \"x b\"}\n\n{\"text\": \"y d\"}\n{\"text\": \"e f\"}\n");
+  const absl::StatusOr<TaskSettings> three = ReadTask("lambada=" + dir.path() + "/three.jsonl");
+  REQUIRE(three.ok());
+  const absl::StatusOr<Task> two = MakeTask(*three, tokenizer, 301, 8, 2);
+  REQUIRE(two.ok());
+  CHECK(two->examples.size() == 2);
+  CHECK(two->examples[1].line == 3);
+  WriteText(dir.path() + "/one.txt", "a b c d\ne f\n");
+  const absl::StatusOr<TaskSettings> one = ReadTask("perplexity=" + dir.path() + "/one.txt");
+  REQUIRE(one.ok());
+  const absl::StatusOr<Task> text = MakeTask(*one, tokenizer, 301, 3, 0);
+  REQUIRE(text.ok());
+  CHECK(text->examples.size() == 1);
+  CHECK(text->examples[0].bytes == 12);
+  // By row, as there is one text: an error is known.
+  std::vector<RowScore> scores;
+  for (const Row& row : text->rows)
+    scores.push_back(
+        {.log_probability = -1.0 * static_cast<double>(scores.size() + 1), .predicted = row.predicted()});
+  CHECK(Summarize(*text, scores).measures[0].standard_error.has_value());
+  CHECK_FALSE(Summarize(*text, scores).measures[0].standard_error == 0);
+}
+
+TEST_CASE("tasks: what is wrong with a line of examples is said with its place") {
+  CHECK(ErrorOfExamples("lambada", "{\"text\": \"x y\"}\n{\"tekst\": \"a\"}\n") ==
+        "bad.jsonl:2: error: the key \"text\" is missing");
+  CHECK(ErrorOfExamples("lambada", "{\"text\": 7}\n") ==
+        "bad.jsonl:1: error: \"text\" is a number, but must be a text");
+  CHECK(ErrorOfExamples("lambada", "[1]\n") ==
+        "bad.jsonl:1: error: the line is a list, but must be an object");
+  CHECK(Contains(ErrorOfExamples("perplexity", "{\"text\": \"a b\"}\n{\"text\": \n"), "bad.jsonl:2:"));
+  CHECK(ErrorOfExamples("perplexity", "\n \n") == "bad.jsonl: there is no example");
+  CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y"], "answer": 0})") ==
+        "bad.jsonl:1: error: \"choices\" must be a list of two texts or more");
+  CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", "z"], "answer": 2})") ==
+        "bad.jsonl:1: error: \"answer\" must be the number of the right choice, from 0 to 1");
+  CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", "z"]})") ==
+        "bad.jsonl:1: error: \"answer\" must be the number of the right choice, from 0 to 1");
+  CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", ""], "answer": 1})") ==
+        "bad.jsonl:1: error: a choice is empty, so it has no length to divide by");
+  CHECK(ErrorOfExamples("lambada", R"({"text": "a xxxxxxxxxxxxxxxxx"})") ==
+        "bad.jsonl:1: error: the continuation has 18 tokens, but a model with a window of 8 predicts no more "
+        "at once");
+}
+
+TEST_CASE("tasks: what is wrong with a task is said with its place") {
+  CHECK(Contains(Message(ReadTask("piqa=x.jsonl").status()),
+                 "perplexity, wikitext, wikitext103, lambada, multiple_choice"));
+  CHECK(Contains(Message(ReadTask("lambada=").status()), "behind it a file"));
+  CHECK(Contains(Message(ReadTask("lambada.jsonl").status()), "FORM=FILE or a file that ends in .toml"));
+  CHECK(Contains(Message(ReadTask("/nowhere/a.toml").status()), "/nowhere/a.toml"));
+  CHECK(Contains(ErrorOfTaskFile("file = \"x\"\n"), "the task has no form"));
+  CHECK(Contains(ErrorOfTaskFile("form = \"lambada\"\n"), "the task has no file of examples"));
+  CHECK(Contains(ErrorOfTaskFile("form = \"lambada\"\nfile = \"x\"\nstride = 3\n"),
+                 "task.toml:3:1: error: a task of this form has no key 'stride'"));
+  CHECK(Contains(ErrorOfTaskFile("form = \"lambada\"\nfile = \"x\"\ntarget = \"words\"\n"),
+                 "target is the string \"words\", but must be one of word, strict, token"));
+  CHECK(Contains(ErrorOfTaskFile("form = \"perplexity\"\nfile = \"x\"\nwindow = 0\n"),
+                 "must be an integer from 1"));
+  CHECK(Contains(ErrorOfTaskFile("form = \"perplexity\"\nfile = \"x\"\nstride = 4\n"),
+                 "rolling windows have no stride"));
+  CHECK(Contains(ErrorOfTaskFile("form = \"lambada\"\nfile = \"x\"\nname = \"a/b\"\n"), "letters, digits"));
+  const auto twice = ReadTasks({"lambada=a.jsonl", "lambada=b.jsonl"});
+  REQUIRE_FALSE(twice.ok());
+  CHECK(Contains(Message(twice.status()), "two tasks are called lambada: of a.jsonl and b.jsonl"));
+  TaskSettings wide{.name = "wide", .file = "none", .window = 9};
+  CHECK(Contains(Message(MakeTask(wide, OracleTokenizer(), 301, 8, 0).status()),
+                 "a window of 9 tokens, but the model's samples have 8"));
+}
+
+}  // namespace engine::evaluate
