@@ -30,8 +30,8 @@ TEST_CASE("mutation: scores that are kept") {
   Mutate(Keeping(), "s", "are kept in a buffer of",
          [](plan::Plan& plan) { --LastChunk(plan).kept.elements; });
   Mutate(Keeping(), "s", "which overlaps loss.scores", [](plan::Plan& plan) {
-    std::swap(LastChunk(plan).passes[plan::ProgramKind::kEvaluate].outputs[0].offset,
-              LastChunk(plan).passes[plan::ProgramKind::kEvaluate].outputs[1].offset);
+    std::swap(LastChunk(plan).passes[plan::kEvaluateForm].outputs[0].offset,
+              LastChunk(plan).passes[plan::kEvaluateForm].outputs[1].offset);
   });
   Mutate(Keeping(), "s", "overlaps", [](plan::Plan& plan) { LastChunk(plan).kept.offset -= 256; });
   Mutate(Keeping(), "s", "what is kept after evaluate.1", [](plan::Plan& plan) {
