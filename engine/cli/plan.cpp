@@ -15,11 +15,13 @@
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
+#include "engine/cli/plan_generation.h"
 #include "engine/cli/plan_passes.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/driver/check_kernels.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/plan_document.h"
+#include "engine/generate/cached_decoder.h"
 #include "engine/model/load.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/json.h"
@@ -42,6 +44,7 @@ struct PlanArguments {
   std::int64_t rank = -1;
   bool passes = false;
   std::string after;  // a pass
+  std::int64_t slots = 0;  // of generation; 0: the plan is of training
   recipe::LoadOptions load;
 };
 
@@ -156,10 +159,33 @@ int WriteTrace(const plan::Plan& plan, const recipe::Recipe& recipe, const std::
   return Write(predict::ChromeTrace(events, "predicted"), path);
 }
 
+// The plan of generation with so many sequences of the recipe's length, on its tp and pp.
+int PrintGeneration(recipe::Recipe recipe, const PlanArguments& arguments) {
+  recipe.parallelism.dp = recipe.parallelism.cp = recipe.parallelism.ep = 1;
+  recipe.parallelism.sequence_parallel = false;
+  recipe.training.global_batch = recipe.training.micro_batch = 1;
+  recipe.training.rampup = {};
+  recipe.data.documents = "across";  // a sequence is one document
+  const absl::StatusOr<plan::Plan> plan =
+      driver::CompileGeneration(recipe, {.profile = ProfileOf(recipe)},
+                                generate::ShapeFor(arguments.slots, recipe.data.sequence_length));
+  if (!plan.ok()) {
+    PrintDiagnostics({PlanDiagnostic(recipe, plan.status())});
+    return 1;
+  }
+  if (arguments.rank >= plan->mesh.world()) {
+    Print(stderr, "engine plan: there is no rank {}: generation has {} ranks\n", arguments.rank,
+          plan->mesh.world());
+    return 1;
+  }
+  return Write(arguments.full ? FullText(*plan, arguments.rank) : GenerationText(*plan, recipe), arguments.out);
+}
+
 int PrintPlan(const PlanArguments& arguments) {
   const recipe::LoadResult loaded = model::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
+  if (arguments.slots > 0) return PrintGeneration(loaded.recipe, arguments);
   // A plan that does not fit the device, or has no fast kernels, is shown all the same: to see why.
   const absl::StatusOr<plan::Plan> plan =
       driver::CompileUnverified(loaded.recipe, {.profile = ProfileOf(loaded.recipe)});
@@ -196,12 +222,13 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
       "plan", "Print the plan of a recipe: memory, communication, schedule, predicted time");
   const auto arguments = std::make_shared<PlanArguments>();
   command->add_option("file", arguments->file, "Recipe")->required()->type_name("FILE");
-  command->add_flag("--json", arguments->json, "As JSON");
+  CLI::Option* json = command->add_flag("--json", arguments->json, "As JSON");
   command->add_flag("--full", arguments->full, "The list of instructions: of --rank, or of all stages");
   command->add_option("--rank", arguments->rank, "A rank")->check(CLI::NonNegativeNumber);
   command->add_option("--out", arguments->out, "Write to this file instead of standard output")
       ->type_name("PATH");
-  command
+  CLI::Option* trace =
+      command
       ->add_option("--trace", arguments->trace,
                    "Write the predicted iteration to this file, for chrome://tracing or ui.perfetto.dev")
       ->type_name("PATH");
@@ -213,6 +240,15 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
       ->type_name("PASS")
       ->check(CLI::IsMember(PassNames()))
       ->excludes(passes);
+  command
+      ->add_option("--generate", arguments->slots,
+                   "The plan of generation instead, with so many sequences at a time of data.sequence_length "
+                   "tokens at most, on the recipe's tp and pp")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->excludes(passes)
+      ->excludes(json)
+      ->excludes(trace);
   AddLoadOptions(command, &arguments->load);
   command->footer(
       "Exit codes: 0 printed; 1 the recipe is wrong, or there is no plan for it; 2 wrong options");

@@ -42,6 +42,11 @@ class StateList {
     const bool moved_by_node = spec.update == graph::StateUpdate::kNode;  // one value a name in a graph
     for (const plan::State& state : states_) {
       if (!moved_by_node || NameOf(state.buffer.value) != NameOf(id)) continue;
+      const plan::LocalValue& known = plan_.values[static_cast<size_t>(state.buffer.value)];
+      const plan::LocalValue& again = plan_.values[static_cast<size_t>(id)];
+      ENGINE_CHECK(known.shape == again.shape && known.layout == again.layout && known.dtype == again.dtype,
+                   "{} is {} in one graph, {} in another", known.name, known.shape.ToString(),
+                   again.shape.ToString());
       aliases_.emplace_back(id, state.buffer.value);
       return;
     }

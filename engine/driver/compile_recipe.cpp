@@ -109,21 +109,35 @@ absl::Status CheckLayout(const recipe::Recipe& recipe) {
       of.ep);
 }
 
-// The graph of a step of generation.
-absl::StatusOr<compile::GenerationGraph> GenerationOf(const recipe::Recipe& recipe,
-                                                      const compile::Policy& policy,
-                                                      const compile::CompileOptions& options,
-                                                      const GenerationShape& shape, const plan::Form& form) {
-  const MicrobatchSize size = {form.samples, form.tokens};
-  const graph::Graph evaluate = model::BuildModel(
-      recipe, ModelOptions(recipe, policy, options.profile, size, /*dropout=*/false, /*windows=*/true, /*scores=*/false));
+// What the graphs of all steps of generation are made by.
+struct GenerationInputs {
+  const recipe::Recipe& recipe;
+  const compile::Policy& policy;
+  const compile::CompileOptions& options;
+  const GenerationShape& shape;
+};
+
+// The model's evaluation of so many sequences of so many tokens.
+absl::StatusOr<graph::Graph> EvaluationOf(const GenerationInputs& of, const MicrobatchSize& size) {
+  model::BuildOptions options = ModelOptions(of.recipe, of.policy, of.options.profile, size, /*dropout=*/false,
+                                             /*windows=*/true, /*scores=*/false);
+  options.rank_samples = 0;
+  return model::TryBuildModel(of.recipe, options);
+}
+
+// The graph of a step of generation. `whole`: that of a sequence as long as the context.
+absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of, const graph::Graph& whole,
+                                                      const plan::Form& form) {
+  ASSIGN_OR_RETURN(const graph::Graph evaluate, EvaluationOf(of, {form.samples, form.tokens}));
   constexpr std::int64_t kLogitBytes = SizeOf(DType::kF32);
-  const std::int64_t rows = shape.logits_bytes / (form.samples * policy.vocab_rows * kLogitBytes);
-  ASSIGN_OR_RETURN(graph::Graph graph,
-                   model::ForGeneration(evaluate, {.begins = form.kind == plan::ProgramKind::kPrefill,
-                                                   .slots = shape.slots,
-                                                   .context = shape.context,
-                                                   .wanted = std::clamp<std::int64_t>(rows, 1, form.tokens)}));
+  const std::int64_t rows = of.shape.logits_bytes / (form.samples * of.policy.vocab_rows * kLogitBytes);
+  ASSIGN_OR_RETURN(
+      graph::Graph graph,
+      model::ForGeneration(evaluate, whole,
+                           {.begins = form.kind == plan::ProgramKind::kPrefill,
+                            .slots = of.shape.slots,
+                            .context = of.shape.context,
+                            .wanted = std::clamp<std::int64_t>(rows, 1, form.tokens)}));
   return compile::GenerationGraph{form, std::move(graph)};
 }
 
@@ -133,18 +147,23 @@ absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options,
                                              const GenerationShape& shape) {
   RETURN_IF_ERROR(CheckLayout(recipe));
+  constexpr std::int64_t kMostSlots = 1024;
+  if (shape.slots < 1 || shape.slots > kMostSlots)
+    return InvalidArgument("{} sequences at a time: 1 to {} are possible", shape.slots, kMostSlots);
   compile::CompileOptions generates = options;
   generates.training = false;
   generates.evaluation = false;
   ASSIGN_OR_RETURN(const compile::Policy policy, compile::ResolvePolicy(recipe, generates));
+  const GenerationInputs inputs = {recipe, policy, generates, shape};
+  ASSIGN_OR_RETURN(const graph::Graph whole, EvaluationOf(inputs, {1, shape.context}));
   std::vector<compile::GenerationGraph> graphs;
   for (const std::int64_t tokens : shape.prefill_tokens) {
     const plan::Form form = {.kind = plan::ProgramKind::kPrefill, .samples = 1, .tokens = tokens};
-    ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(recipe, policy, generates, shape, form));
+    ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(inputs, whole, form));
   }
   for (const std::int64_t batch : shape.decode_batches) {
     const plan::Form form = {.kind = plan::ProgramKind::kDecode, .samples = batch, .tokens = 1};
-    ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(recipe, policy, generates, shape, form));
+    ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(inputs, whole, form));
   }
   ASSIGN_OR_RETURN(compile::Compiled compiled,
                    compile::Compile(policy, graph::Graph(), graph::Graph(), generates, std::move(graphs)));

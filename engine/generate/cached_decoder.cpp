@@ -134,7 +134,7 @@ class CachedDecoder : public Decoder {
   // Rows [first, first + count) of the form's logits [rows, vocabulary], of all ranks that have a part of them.
   absl::Status ReadLogits(plan::FormId form, std::int64_t first, std::int64_t count,
                           std::vector<float>* logits) {
-    logits->assign(static_cast<std::size_t>(count * plan_.vocab), 0);
+    logits->resize(static_cast<std::size_t>(count * plan_.vocab));  // ranks' parts are all of it
     for (const std::unique_ptr<executor::RankExecutor>& rank : ranks_.executors()) {
       if (rank->stage().chunks.back().end_unit != static_cast<std::int32_t>(plan_.units.size())) continue;
       RETURN_IF_ERROR(ReadPart(*rank, form, first, count, logits));
@@ -147,15 +147,15 @@ class CachedDecoder : public Decoder {
     const TensorView view = rank.Logits(form);
     const std::int64_t width = view.shape[view.shape.rank() - 1];
     const std::int64_t offset = first * width * engine::SizeOf(view.dtype);
-    std::vector<float> values(static_cast<std::size_t>(count * width));
+    part_.resize(static_cast<std::size_t>(count * width));
     RETURN_IF_ERROR(state::DownloadFloats(static_cast<const std::byte*>(view.data) + offset, view.dtype,
-                                          rank.backend(), values));
+                                          rank.backend(), part_));
     for (std::int64_t r = 0; r < count; ++r) {
       std::int64_t at = r * width;
       for (const Interval& piece : view.extent.dims[view.shape.rank() - 1]) {
         const std::int64_t known = std::min(piece.length, plan_.vocab - piece.start);  // no padding
-        for (std::int64_t i = 0; i < known; ++i)
-          (*logits)[static_cast<std::size_t>(r * plan_.vocab + piece.start + i)] = values[static_cast<std::size_t>(at + i)];
+        if (known > 0)
+          std::copy_n(part_.begin() + at, known, logits->begin() + r * plan_.vocab + piece.start);
         at += piece.length;
       }
     }
@@ -166,6 +166,7 @@ class CachedDecoder : public Decoder {
   state::Ranks& ranks_;
   const driver::GenerationShape shape_;
   std::vector<std::int64_t> lengths_;  // by slot: tokens that it holds
+  std::vector<float> part_;            // a rank's part of logits
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "engine/base/status.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/driver/compile_recipe.h"
+#include "engine/generate/cached_decoder.h"
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
 #include "engine/recipe/parse.h"
@@ -22,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Each token is a pass over the whole window, whose time grows with it.
+// Caches take memory for all tokens that a sequence may have.
 constexpr std::int64_t kUsualContext = 1024;
 
 // What a recipe must have for training and generation has no use for.
@@ -185,14 +186,19 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource
     recipe.cluster = {};
     recipe.precision.compute = "fp32";  // checkpoints hold fp32 weights whatever they were trained in
   }
-  ASSIGN_OR_RETURN(
-      plan::Plan plan,
-      driver::CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true}));
-  std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(device), std::move(plan)));
+  const driver::GenerationShape shape = ShapeFor(slots, recipe.data.sequence_length);
+  absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
+  // A model that does not go token by token is evaluated over its whole window for each.
+  const bool has_caches = plan.status().code() != absl::StatusCode::kUnimplemented;
+  if (!has_caches)
+    plan = driver::CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true});
+  RETURN_IF_ERROR(plan.status());
+  std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(device), *std::move(plan)));
   ASSIGN_OR_RETURN(loaded->ranks_, state::Ranks::Create(loaded->plan_, loaded->device_, 0));
   executor::RankExecutor& executor = *loaded->ranks_->executors()[0];
   RETURN_IF_ERROR(ReadWeights(source, loaded->plan_, executor));
-  loaded->decoder_ = MakeWindowDecoder(loaded->plan_, executor, slots);
+  loaded->decoder_ = has_caches ? MakeCachedDecoder(loaded->plan_, *loaded->ranks_, shape)
+                                : MakeWindowDecoder(loaded->plan_, executor, slots);
   return loaded;
 }
 

@@ -51,7 +51,8 @@ absl::StatusOr<std::vector<std::int32_t>> EncodePrompt(const data::Tokenizer& to
 // The model with its weights on a device.
 class LoadedModel {
  public:
-  // On the CPU it runs in float32, whatever it was trained in.
+  // On the CPU it runs in float32, whatever it was trained in. Keys and values are kept from token to token
+  // (cached_decoder.h), unless the model cannot go token by token.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const ModelSource& source, state::Device device,
                                                            std::int64_t slots);
   LoadedModel(const LoadedModel&) = delete;

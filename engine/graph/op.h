@@ -80,6 +80,8 @@ struct OpDef {
   bool sums_rows = false;
   // Inputs 0 and 1 may be exchanged.
   bool commutes = false;
+  // Bit i: output i is a state that the op reads too, and lies where it lay.
+  std::uint32_t moves = 0;
   // Output 0 may share the bytes of this input where the input dies here; -1: none.
   int in_place_input = -1;
   // Of a fused op: emits the plain nodes that it stands for, returns its outputs' values. Null: a plain op.

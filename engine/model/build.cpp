@@ -89,7 +89,8 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
   return graph;
 }
 
-Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options, Origins* origins) {
+absl::StatusOr<Graph> TryBuildModel(const recipe::Recipe& recipe, const BuildOptions& options,
+                                    Origins* origins) {
   std::vector<Diagnostic> mistakes;
   Graph graph;
   BuildOptions of_recipe = options;
@@ -102,8 +103,14 @@ Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options, Orig
   }
   if (mistakes.empty()) FreezeForLora(recipe, &graph, &mistakes);
   ApplyGroups(recipe, &graph, &mistakes);
-  ENGINE_CHECK(mistakes.empty(), "a model that was found to be right: {}", Format(mistakes[0]));
-  return graph;
+  if (mistakes.empty()) return graph;
+  return Unimplemented("{} samples of {} tokens: {}", options.batch, options.sequence, mistakes[0].message);
+}
+
+Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options, Origins* origins) {
+  absl::StatusOr<Graph> graph = TryBuildModel(recipe, options, origins);
+  ENGINE_CHECK(graph.ok(), "a model that was found to be right: {}", Message(graph.status()));
+  return *std::move(graph);
 }
 
 std::optional<int> TokenOffset(std::string_view input) {

@@ -67,6 +67,10 @@ graph::Graph BuildText(const recipe::Node& text, const BuildOptions& options,
 graph::Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options,
                         Origins* origins = nullptr);
 
+// The same for samples that the recipe was not checked with. Unimplemented: what the model lacks for them.
+absl::StatusOr<graph::Graph> TryBuildModel(const recipe::Recipe& recipe, const BuildOptions& options,
+                                           Origins* origins = nullptr);
+
 // Sum of the parameters' elements, padding excluded.
 std::int64_t CountParameters(const graph::Graph& graph);
 

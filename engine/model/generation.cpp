@@ -64,8 +64,9 @@ ValueId FindInput(const Graph& graph, std::string_view name) {
 // Copies what the logits are made of into another graph, with the steps that generation has instead of others.
 class Rewriter {
  public:
-  Rewriter(const Graph& from, const GenerationStep& step)
+  Rewriter(const Graph& from, const Graph& whole, const GenerationStep& step)
       : from_(from),
+        whole_(whole),
         step_(step),
         needed_(NodesOfLogits(from)),
         head_(HeadOf(from)),
@@ -101,8 +102,12 @@ class Rewriter {
     samples_ = from_.value(tokens).type.shape[0];
     tokens_ = from_.value(tokens).type.shape[1];
     if (head_ < 0) return Unimplemented("the logits come of no linear step");
+    if (whole_.nodes().size() != from_.nodes().size())
+      return Unimplemented("the model has other steps for {} tokens than for {}", tokens_, step_.context);
     for (std::size_t n = 0; n < from_.nodes().size(); ++n) {
-      if (needed_[n]) RETURN_IF_ERROR(Check(from_.nodes()[n]));
+      if (!needed_[n]) continue;
+      RETURN_IF_ERROR(Check(from_.nodes()[n]));
+      RETURN_IF_ERROR(CheckLength(from_.nodes()[n], whole_.nodes()[n]));
     }
     for (const char* name : {kCacheSlots, kWantedTokens}) {
       if (FindInput(from_, name) != kNoValue)
@@ -112,7 +117,8 @@ class Rewriter {
   }
 
   absl::Status Check(const Node& node) const {
-    if (node.op == &ops::kSelectToken || node.op == &ops::kSinkhorn) {
+    const bool mixes = node.op == &ops::kSelectToken || node.op == &ops::kSinkhorn || node.op == &ops::kDrop;
+    if (mixes) {
       return Unimplemented("{} ({}) mixes the tokens of a sequence, as generation, token by token, cannot",
                            node.name, node.op->name);
     }
@@ -131,6 +137,18 @@ class Rewriter {
     if (tokens_of(0) == tokens_ && tokens_of(1) == tokens_) return absl::OkStatus();
     return Unimplemented("{} is of {} queries and {} keys, where a sequence has {} tokens", node.name,
                          tokens_of(0), tokens_of(1), tokens_);
+  }
+
+  // What a step computes must not depend on how many tokens it is given: attributes and parameters may be made of S.
+  absl::Status CheckLength(const Node& node, const Node& of_whole) const {
+    bool same = node.op == of_whole.op && node.attributes.items() == of_whole.attributes.items();
+    for (std::size_t i = 0; same && i < node.inputs.size(); ++i) {
+      const graph::Value& value = from_.value(node.inputs[i]);
+      if (value.kind == ValueKind::kParameter) same = value.type == whole_.value(of_whole.inputs[i]).type;
+    }
+    if (same) return absl::OkStatus();
+    return Unimplemented("{} ({}) is another one for {} tokens than for {}", node.name, node.op->name, tokens_,
+                         step_.context);
   }
 
   // A table of positions has a row for each.
@@ -264,6 +282,7 @@ class Rewriter {
   }
 
   const Graph& from_;
+  const Graph& whole_;
   const GenerationStep step_;
   const std::vector<bool> needed_;
   const NodeId head_;
@@ -276,8 +295,8 @@ class Rewriter {
 
 }  // namespace
 
-absl::StatusOr<Graph> ForGeneration(const Graph& evaluate, const GenerationStep& step) {
-  return Rewriter(evaluate, step).Run();
+absl::StatusOr<Graph> ForGeneration(const Graph& evaluate, const Graph& whole, const GenerationStep& step) {
+  return Rewriter(evaluate, whole, step).Run();
 }
 
 }  // namespace engine::model

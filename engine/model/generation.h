@@ -25,8 +25,10 @@ struct GenerationStep {
 //   prefill: the sequences begin, at position 0: attention is that of `evaluate`, and what it reads goes to the caches too.
 //   decode:  they go on from what the caches hold, each at its own position (ops/cached_attention.cpp).
 // Logits are [B, R, V] of the tokens of kWantedTokens where R < S, else [B, S, V]. Inputs but tokens and positions are left
-// out if the logits do not need them. Unimplemented, with what stands in the way: a model whose tokens see later ones, or
+// out if the logits do not need them. `whole` is the evaluation graph of a sequence as long as the context, whose steps `evaluate`
+// must have, but for the number of tokens. Unimplemented, with what stands in the way: a model whose tokens see later ones, or
 // that mixes tokens otherwise than by causal attention.
-absl::StatusOr<graph::Graph> ForGeneration(const graph::Graph& evaluate, const GenerationStep& step);
+absl::StatusOr<graph::Graph> ForGeneration(const graph::Graph& evaluate, const graph::Graph& whole,
+                                           const GenerationStep& step);
 
 }  // namespace engine::model

@@ -145,7 +145,8 @@ const OpDef kCachedAttention{.name = "cached_attention",
                              .infer = InferAttention,
                              .family = Family::kAttention,
                              .work = CachedAttentionWork,
-                             .signatures = AttentionSignatures};
+                             .signatures = AttentionSignatures,
+                             .moves = 0b110};
 const OpDef kTakeTokens{
     .name = "take_tokens", .infer = InferTake, .work = TakeWork, .signatures = TakeSignatures};
 

@@ -22,7 +22,8 @@ absl::Status OutputsApart(const plan::Plan& plan, const plan::Instruction& instr
       const bool takes_over =
           k == 0 && instruction.op() != nullptr && instruction.op()->in_place_input == static_cast<int>(i);
       const bool moves_state =
-          output.value >= 0 && output.value == instruction.inputs[i].value &&
+          instruction.op() != nullptr && ((instruction.op()->moves >> k) & 1U) != 0 && output.value >= 0 &&
+          output.value == instruction.inputs[i].value &&
           plan.values[static_cast<size_t>(output.value)].kind == graph::ValueKind::kState;
       if (!same_place || !(takes_over || moves_state)) return Clash(plan, output, instruction.inputs[i]);
     }

@@ -185,6 +185,9 @@ class SegmentVerifier {
     }
     const bool last = chunk.end_unit == static_cast<std::int32_t>(plan_.units.size());
     const plan::BufferRef& logits = plan_.logits[arena.form()].buffer;
+    if (last && plan_.FactsAt(arena.form()).generates &&
+        (logits.elements == 0 || logits.value != plan_.logits[arena.form()].value))
+      return Internal("stage {}: {} keeps no logits", index_, segment.name);
     if (!last || logits.elements == 0) return absl::OkStatus();
     return walk.Find(logits, KeyOf(logits.value, Half::kFirst), segment,
                      fmt::format("stage {}: the reader of the logits after {}", index_, segment.name));

@@ -80,6 +80,11 @@ absl::Status MovedOnce(const plan::Plan& plan, std::int32_t index, const plan::S
     const plan::KindFacts facts = plan.FactsAt(form);
     const bool moves = !IsScale(state) && (facts.trains || (facts.generates && IsOfSession(state)));
     const std::int64_t most = moves ? plan.HalvesOf(form) : 0;
+    // Whatever a sequence goes on from must have been kept.
+    const bool keeps = state.spec.split && facts.generates && plan.ProgramOf(form) >= 0;
+    if (keeps && writes != 1)
+      return Internal("stage {} {}: {} instructions write {}, not 1", index, plan.FormName(form), writes,
+                      plan.StateName(state));
     if (writes > most)
       return Internal("stage {} {}: {} instructions write {}, not {}", index, plan.FormName(form),
                       writes, plan.StateName(state), most);

@@ -79,8 +79,8 @@ GpuCases CacheCases() {
   AddCache("one head of keys for 20", {20, 1, 64, 64, 200, {199, 7, 100}}, plain, kNarrow, &cases);
   AddCache("as many heads of keys", {3, 3, 128, 128, 700, {699, 0, 350, 1}}, plain, kNarrow, &cases);
   AddCache("one chunk", {64, 64, 64, 64, 96, {95, 0, 40, 1, 9, 10, 11, 12, 80}}, plain, kNarrow, &cases);
-  AddCache("the invariant cut", {4, 2, 64, 64, 1000, {999, 3, 300, 255, 256}},
-           {{"scale", 0.125}, {"invariant", std::int64_t{1}}}, kNarrow, &cases);
+  AddCache("more chunks than a block has room for factors of", {2, 1, 64, 64, 20000, {19999, 3, 300}}, plain,
+           {DType::kBF16}, &cases);
   AddCache("a window that has gone round", {4, 2, 64, 64, 128, {1000, 3, 127, 128, 64}},
            {{"scale", 0.125}, {"window", std::int64_t{100}}}, kNarrow, &cases);
   AddCache("caps, linear biases, sinks and biases of distances", {4, 2, 64, 64, 256, {255, 3, 100, 0}},

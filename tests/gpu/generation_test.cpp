@@ -199,8 +199,6 @@ iterations = 1
 }
 
 TEST_CASE("generation bench: GPT-2 124M" * doctest::skip()) { Bench("gpt2-124m", 1024, {1, 8, 64}); }
-TEST_CASE("generation one: Llama-3 8B" * doctest::skip()) { Bench("llama3-8b", 2112, {1}); }
-TEST_CASE("generation one: GPT-2" * doctest::skip()) { Bench("gpt2-124m", 1024, {1}); }
 TEST_CASE("generation bench: Llama-3 8B" * doctest::skip()) { Bench("llama3-8b", 2112, {1, 8, 16, 64}); }
 
 }  // namespace

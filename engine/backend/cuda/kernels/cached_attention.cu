@@ -513,8 +513,7 @@ bool AttendBySize(const CachedAttention& p, cudaStream_t stream) {
   if (p.width != kWidth || p.value_width != kValueWidth) return false;
   constexpr int kBytes = Layout<kWidth, kValueWidth>::kBytes;
   const auto kernel = AttendTiles<T, kWidth, kValueWidth>;
-  static const bool allowed [[maybe_unused]] =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes) == cudaSuccess;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const std::int64_t group = p.heads / p.kv_heads;
   const int chunks = static_cast<int>((p.rows + p.chunk - 1) / p.chunk);
   const dim3 grid(static_cast<unsigned>(chunks),

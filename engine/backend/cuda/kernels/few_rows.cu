@@ -43,6 +43,10 @@ __device__ __forceinline__ uint4 EightTerms(const T* row, std::int64_t term, boo
   return *at;  // not by the read-only path: another kernel may write it until AwaitEarlier()
 }
 
+__device__ __forceinline__ void PrefetchToL2(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 __device__ __forceinline__ float TanhGelu(float x) {
   return 0.5F * x * (1.0F + tanhf(0.7978845608028654F * (x + 0.044715F * x * x * x)));
 }
@@ -73,11 +77,17 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
     }
   };
   LetNextBegin();
-  read_weights(warp);  // which no kernel makes
+  // Towards the second cache only: where parameters are kept in shards, a kernel may be writing them.
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const std::int64_t term = (warp + std::int64_t{kWarps} * i) * kStep + in_step;
+    if (term < p.terms && low) PrefetchToL2(w + term);
+    if (term < p.terms && high) PrefetchToL2(w + 8 * p.terms + term);
+  }
   AwaitEarlier();
   for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
     uint4 b[kAhead][kTiles];
-    if (first != warp) read_weights(first);
+    read_weights(first);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;

@@ -64,8 +64,7 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) 
   const TensorView* sinks = has_sinks ? &args.inputs[at++] : nullptr;
   const TensorView* biases = args.inputs.size() > at ? &args.inputs[at] : nullptr;
   ASSIGN_OR_RETURN(const Interval heads, OnePiece("cached_attention", q, 2));
-  const CachedAttentionCut cut =
-      CutCachedAttention(q.shape, keys.shape, values.shape, attributes.Int("invariant", 0) != 0);
+  const CachedAttentionCut cut = CutCachedAttention(q.shape, keys.shape, values.shape);
   RETURN_IF_ERROR(ExpectScratch("cached_attention", args, cut.scratch_bytes));
   CachedAttention attention = {.dtype = q.dtype,
                                .samples = q.shape[0],

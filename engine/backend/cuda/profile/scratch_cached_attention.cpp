@@ -4,10 +4,8 @@
 
 namespace engine::backend::cuda {
 
-std::int64_t CachedAttentionScratch(Types inputs, Types, const graph::Attributes& attributes,
-                                    const CudaTarget&) {
-  const bool invariant = attributes.Int("invariant", 0) != 0;
-  return CutCachedAttention(inputs[0].shape, inputs[3].shape, inputs[4].shape, invariant).scratch_bytes;
+std::int64_t CachedAttentionScratch(Types inputs, Types, const graph::Attributes&, const CudaTarget&) {
+  return CutCachedAttention(inputs[0].shape, inputs[3].shape, inputs[4].shape).scratch_bytes;
 }
 
 }  // namespace engine::backend::cuda

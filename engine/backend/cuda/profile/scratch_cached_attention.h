@@ -15,17 +15,17 @@ struct CachedAttentionCut {
   std::int64_t scratch_bytes = 0;
 };
 
-// q [B, 1, H, E], caches k [N, T, K, E] and v [N, T, K, U]. `invariant`: the cut does not depend on B.
-inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v, bool invariant) {
+// q [B, 1, H, E], caches k [N, T, K, E] and v [N, T, K, U]. With fewer samples there are more blocks of each, so that sums have
+// another order than with more.
+inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v) {
   constexpr std::int64_t kTile = 64;        // keys that the four warps of a block take at a time
   constexpr std::int64_t kBlocks = 2 * 132;  // that keep an H200's multiprocessors busy
-  constexpr std::int64_t kInvariantChunk = 256;
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t rows = k[1];
   const std::int64_t heads = q[0] * q[1] * k[2] * up(q[2] / k[2], 16);  // blocks of one chunk of keys
   const std::int64_t wanted = std::max<std::int64_t>(1, kBlocks / std::max<std::int64_t>(1, heads));
   CachedAttentionCut cut;
-  cut.chunk = invariant ? kInvariantChunk : up(up(rows, wanted), kTile) * kTile;
+  cut.chunk = up(up(rows, wanted), kTile) * kTile;
   cut.chunks = up(rows, cut.chunk);
   if (cut.chunks > 1) cut.scratch_bytes = q[0] * q[1] * q[2] * cut.chunks * (v[3] + 2) * 4;
   return cut;

@@ -1,0 +1,14 @@
+// The text of a plan that generates.
+#pragma once
+
+#include <string>
+
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::cli {
+
+// Its layout and memory, what its caches take, and each step of generation with the time that is predicted for it.
+std::string GenerationText(const plan::Plan& plan, const recipe::Recipe& recipe);
+
+}  // namespace engine::cli
