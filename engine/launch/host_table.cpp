@@ -31,12 +31,19 @@ void HostTable::Come(std::int64_t host, const Facts& facts, Clock::time_point no
   }
   Host& known = hosts_[host];
   const int blame = known.blame;
+  const auto place =
+      std::find_if(holders_.begin(), holders_.end(), [&](const auto& h) { return h.second == host; });
+  // It was not reached when the attempt began, and is told of it now.
+  const bool missed_news = runs_ && place != holders_.end() && facts.generation < generation_ &&
+                           known.facts.process == facts.process;
+  if (missed_news) late_.insert(host);
   const bool goes_on = facts.generation == generation_ && generation_ > 0;
   std::optional<HostEnd> end;
   if (goes_on) end = known.end;
   known = {.facts = facts, .is_here = true, .gone_since = {}, .end = end, .blame = blame};
   // A host that has forgotten its place, as its process is another one, has lost it.
-  std::erase_if(holders_, [&](const auto& holder) { return holder.second == host && !goes_on; });
+  std::erase_if(holders_,
+                [&](const auto& holder) { return holder.second == host && !goes_on && !missed_news; });
   if (goes_on && facts.node >= 0) holders_[facts.node] = host;
 }
 
@@ -81,6 +88,7 @@ std::optional<HostTable::News> HostTable::Decide(Clock::time_point now) {
         return found == hosts_.end() || !found->second.is_here;
       });
   if (awaits) return std::nullopt;
+  if (!std::exchange(late_, {}).empty() && runs_) return began_;
   if (runs_) {
     if (!AttemptIsOver(now)) return std::nullopt;
     JudgeAttempt(now);
@@ -181,6 +189,7 @@ std::optional<HostTable::News> HostTable::Begin() {
   for (auto& [number, host] : hosts_) host.end.reset();
   runs_ = true;
   expected_.clear();
+  began_ = news;
   return news;
 }
 

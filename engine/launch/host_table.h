@@ -77,7 +77,7 @@ class HostTable {
   // The run is over, whatever the hosts are at.
   void Finish(int code, const std::string& text);
 
-  // What all hosts have to hear now.
+  // What all hosts have to hear now; some may know it.
   std::optional<News> Decide(Clock::time_point now);
 
   std::int64_t generation() const { return generation_; }
@@ -108,6 +108,8 @@ class HostTable {
   std::map<std::int64_t, Host> hosts_;
   std::map<std::int64_t, std::int64_t> holders_;  // node → host
   std::set<std::int64_t> expected_;
+  std::set<std::int64_t> late_;  // hosts that have yet to hear of the attempt
+  News began_;                   // of the attempt
   Clock::time_point expected_by_, missing_until_, not_before_;
   std::string text_;  // for the next attempt
   bool from_disk_ = false;

@@ -45,7 +45,6 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kRunOver:
       return {true, 2};
     case MessageKind::kFetchCopy:
-    case MessageKind::kHostLeads:
     case MessageKind::kCopy:
       return {true, 3};
     case MessageKind::kStoreCopy:

@@ -43,7 +43,6 @@ enum class MessageKind : std::uint8_t {
   // From a host to the one that leads (roster.h).
   kHostHere,  // where it would lead, where rank 0 would listen, the attempt that it knows, its place there (-1: it is a spare)
   kHostEnded,  // where rank 0 would listen next, attempt, exit code, "1": asked to stop, "1": is to blame, verdict, newest copy
-  kHostLeads,  // attempt, how many hosts, where: to another one that leads
   // From the host that leads.
   kHosts,     // a line each: host, where it would lead
   kAttempt,   // number, the host's place (-1: it is a spare), where rank 0 listens, "1": from the disk, text

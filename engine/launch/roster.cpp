@@ -255,6 +255,7 @@ bool Roster::TakeIn(const WireMessage& message) {
       const absl::StatusOr<Endpoint> ranks_at = ParseEndpoint(fields[2]);
       if (!ranks_at.ok()) return false;
       const std::lock_guard<std::mutex> lock(mutex_);
+      if (NumberOf(fields[0]) <= generation_) return true;  // it is told to one that did not know
       generation_ = NumberOf(fields[0]);
       node_ = NumberOf(fields[1]);
       end_.reset();

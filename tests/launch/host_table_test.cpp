@@ -111,6 +111,8 @@ TEST_CASE("host table: a connection alone that is lost, and comes again, changes
   CHECK(t.IsQuiet());
   t.table.End(1, 0, t.EndOf(0), "");  // of no attempt that counts
   t.End(0, t.EndOf(0));
+  t.table.Go(0, t.now);
+  t.Come(0, 1, 0);
   CHECK(t.IsQuiet());
   t.End(1, t.EndOf(0));
   t.sequel.ends = true;
@@ -118,6 +120,22 @@ TEST_CASE("host table: a connection alone that is lost, and comes again, changes
   REQUIRE(news);
   CHECK(news->over);
   CHECK(t.IsQuiet());
+}
+
+TEST_CASE("host table: a host that was not reached when an attempt began hears of it when it comes again") {
+  TestTable t(2, 3);
+  t.Come(0);
+  t.Come(1);
+  CHECK(t.PlacesNow() == Places{{0, 0}, {1, 1}});
+  t.table.Go(1, t.now);
+  t.Come(1, 0);
+  CHECK(t.PlacesNow() == Places{{0, 0}, {1, 1}});
+  CHECK(t.table.generation() == 1);
+  t.Wait(std::chrono::seconds(5));
+  CHECK(t.IsQuiet());
+  CHECK(t.judged.empty());
+  t.End(0, t.EndOf(kLost));
+  CHECK(t.IsQuiet());  // it still has its place
 }
 
 TEST_CASE(
