@@ -1,0 +1,138 @@
+// `engine serve`: a trained model over HTTP.
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "engine/base/print.h"
+#include "engine/base/status.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/model_options.h"
+#include "engine/cli/stop_signals.h"
+#include "engine/data/chat_template.h"
+#include "engine/generate/batch.h"
+#include "engine/serve/server.h"
+
+namespace engine::cli {
+namespace {
+
+struct ServeArguments {
+  ModelArguments model;
+  serve::ServerOptions server;
+  std::int64_t slots = 8;
+  std::int64_t queue = 256;  // sequences that wait
+  double timeout_seconds = 300;
+  std::int64_t most_body_bytes = 16 << 20;
+};
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// The name under which the model is listed: the folder's own.
+std::string NameOfFolder(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+// The text of the tokenizer's chat template; empty: it has none.
+std::string ChatTemplateOf(const std::string& tokenizer_path) {
+  const absl::StatusOr<data::ChatTemplate> opened = data::ChatTemplate::Open("", tokenizer_path, {});
+  return opened.ok() ? opened->text() : "";
+}
+
+// Until a signal comes and all that is under way has ended.
+void ServeUntilSignal(generate::Batch* batch, serve::Server* server) {
+  constexpr std::chrono::milliseconds kLookForSignals{50};
+  while (StopSignals::Came() == 0) {
+    if (!batch->Advance()) batch->WaitForWork(kLookForSignals);
+  }
+  server->Stop();
+  while (!server->has_stopped()) {
+    batch->CancelAll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+absl::Status ServeModel(const ServeArguments& arguments) {
+  ASSIGN_OR_RETURN(const generate::ModelSource source, FindModel(arguments.model));
+  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer =
+      generate::OpenTokenizer(source.recipe.data, arguments.model.files);
+  if (!tokenizer.ok())
+    Print(stderr, "note: prompts must be token ids, for there is no tokenizer: {}\n", Message(tokenizer.status()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<generate::LoadedModel> model,
+                   LoadModel(source, arguments.model.device, arguments.slots));
+  generate::Batch batch(&model->decoder(), static_cast<std::size_t>(arguments.queue));
+  serve::ServedModel served{.name = NameOfFolder(arguments.model.folder),
+                            .batch = &batch,
+                            .tokenizer = tokenizer.ok() ? tokenizer->get() : nullptr,
+                            .chat_template = ChatTemplateOf(source.recipe.data.tokenizer.path),
+                            .end_tokens = source.end_tokens,
+                            .adds_template = source.adds_template,
+                            .vocabulary = model->decoder().vocabulary(),
+                            .context = model->decoder().context(),
+                            .seed = static_cast<std::uint64_t>(std::time(nullptr)),
+                            .created = std::time(nullptr)};
+  if (tokenizer.ok()) served.end_tokens.push_back((*tokenizer)->end_of_document());
+
+  serve::ServerOptions options = arguments.server;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_seconds * 1000));
+  options.most_body = static_cast<std::size_t>(arguments.most_body_bytes);
+  options.connections = static_cast<std::size_t>(arguments.slots + arguments.queue + 32);
+  if (!IsLoopback(options.host))
+    Print(stderr,
+          "warning: {} may be reached from other machines; whoever reaches it can use the model, as there are no "
+          "passwords and no encryption\n",
+          options.host);
+  const StopSignals signals;
+  ASSIGN_OR_RETURN(const std::unique_ptr<serve::Server> server, serve::Server::Start(served, options));
+  Print(stdout, "{} at http://{}:{}/v1 with {} slots of {} tokens; Ctrl-C ends it\n", served.name, options.host,
+        server->port(), arguments.slots, served.context);
+  std::fflush(stdout);
+  ServeUntilSignal(&batch, server.get());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddServeCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("serve", "Answer requests over HTTP with a trained model, as evaluation harnesses send them");
+  const auto arguments = std::make_shared<ServeArguments>();
+  AddModelOptions(command, &arguments->model);
+  command->add_option("--port", arguments->server.port, "0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command
+      ->add_option("--host", arguments->server.host,
+                   "The address to listen at; others than this machine's own come with a warning")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  command->add_option("--slots", arguments->slots, "Sequences that are computed at the same time")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--queue", arguments->queue, "Sequences that may wait for a slot; more are answered with 429")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--timeout", arguments->timeout_seconds, "Seconds that a request may take, waiting too")
+      ->check(CLI::Range(0.001, 1e6))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  command->add_option("--max-body", arguments->most_body_bytes, "Bytes that the body of a request may have")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->type_name("BYTES")
+      ->capture_default_str();
+  command->footer(
+      "Exit codes: 0 ended by a signal; 1 no whole checkpoint, the model could not run, or the port is taken; 2 "
+      "wrong options");
+  command->callback([arguments, exit_code] {
+    const absl::Status status = ServeModel(*arguments);
+    if (!status.ok()) Print(stderr, "engine serve: {}\n", Message(status));
+    *exit_code = status.ok() ? 0 : 1;
+  });
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,273 @@
+#include "engine/serve/server.h"
+
+#include <httplib.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "engine/base/json.h"
+#include "engine/base/status.h"
+#include "engine/serve/client_socket.h"
+
+namespace engine::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookAtClient{50};
+constexpr const char* kJsonType = "application/json";
+
+// The library listens with a queue of five connections, which is few for clients that all begin at once.
+class ListeningServer : public httplib::Server {
+ public:
+  void LengthenQueue() { ::listen(svr_sock_, SOMAXCONN); }
+};
+
+void AnswerJson(int code, const Json& json, httplib::Response& response) {
+  response.status = code;
+  response.set_content(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), kJsonType);
+}
+
+const char* ErrorType(int code) {
+  if (code == 429) return "rate_limit_error";
+  return code < 500 ? "invalid_request_error" : "server_error";
+}
+
+void AnswerError(int code, const std::string& message, httplib::Response& response) {
+  if (code == 429) response.set_header("Retry-After", "1");
+  AnswerJson(code, {{"error", {{"message", message}, {"type", ErrorType(code)}, {"code", code}}}}, response);
+}
+
+void AnswerStatus(const absl::Status& status, httplib::Response& response) {
+  int code = 400;
+  if (absl::IsResourceExhausted(status)) code = 429;
+  if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) code = 503;
+  if (absl::IsInternal(status) || absl::IsUnavailable(status)) code = 500;
+  AnswerError(code, Message(status), response);
+}
+
+// What the library itself answers: no such path, a body that it cannot read.
+std::string MeaningOf(int code) {
+  if (code == 404)
+    return "there is no such path here; there are GET /health, /v1/models and /tokenizer_info, and POST "
+           "/v1/completions, /tokenize and /detokenize";
+  if (code == 413) return "the body is longer than the server takes (--max-body)";
+  return code < 500 ? "this is no request of HTTP that can be read" : "the server failed";
+}
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(const ServedModel& model, ServerOptions options) : model_(model), options_(std::move(options)) {}
+  ~Impl() {
+    Stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Start() {
+    http_.new_task_queue = [count = options_.connections] { return new httplib::ThreadPool(count); };
+    http_.set_payload_max_length(options_.most_body);
+    http_.set_keep_alive_max_count(1 << 20);
+    http_.set_keep_alive_timeout(2);
+    http_.set_tcp_nodelay(true);
+    // An address that is in use is an error: SO_REUSEPORT, the library's default, would share it with another server.
+    http_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    AddRoutes();
+    port_ = options_.port == 0 ? http_.bind_to_any_port(options_.host)
+                               : (http_.bind_to_port(options_.host, options_.port) ? options_.port : -1);
+    if (port_ < 0)
+      return Unavailable("cannot listen at {}:{}: the port is taken, or the address is none of this machine's",
+                         options_.host, options_.port);
+    http_.LengthenQueue();
+    thread_ = std::thread([this] {
+      http_.listen_after_bind();
+      has_stopped_ = true;
+    });
+    while (!http_.is_running() && !has_stopped_) std::this_thread::sleep_for(milliseconds(1));
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+  bool has_stopped() const { return has_stopped_; }
+  void Stop() {
+    stops_ = true;
+    http_.stop();
+  }
+
+ private:
+  using Request = httplib::Request;
+  using Response = httplib::Response;
+
+  void AddRoutes() {
+    http_.Get("/health", [this](const Request&, Response& response) { AnswerJson(200, Health(), response); });
+    http_.Get("/v1/models", [this](const Request&, Response& response) { AnswerJson(200, Models(), response); });
+    http_.Get("/tokenizer_info",
+              [this](const Request&, Response& response) { AnswerJson(200, TokenizerInfo(), response); });
+    Post("/v1/completions", &Impl::Complete);
+    Post("/tokenize", &Impl::Tokenize);
+    Post("/detokenize", &Impl::Detokenize);
+    http_.set_error_handler([](const Request&, Response& response) {
+      if (response.body.empty()) AnswerError(response.status, MeaningOf(response.status), response);
+    });
+    http_.set_exception_handler([](const Request&, Response& response, std::exception_ptr) {
+      AnswerError(500, "the server failed", response);
+    });
+  }
+
+  // The body is read here, as old releases of the library put no bound to one that comes in chunks.
+  using Handler = void (Impl::*)(const std::string&, const Request&, Response&);
+  void Post(const std::string& path, Handler handler) {
+    http_.Post(path, [this, handler](const Request& request, Response& response,
+                                     const httplib::ContentReader& read) {
+      std::string body;
+      bool is_long = false;
+      const bool is_read = read([&](const char* data, std::size_t size) {
+        is_long = body.size() + size > options_.most_body;
+        if (!is_long) body.append(data, size);
+        return !is_long;
+      });
+      if (!is_read) {
+        // The library itself refuses a length that is said beforehand. What is left of the body must not be read as a request.
+        const bool is_refused = is_long || response.status == 413;
+        response.set_header("Connection", "close");
+        return AnswerError(is_refused ? 413 : 400, is_refused ? MeaningOf(413) : "the body did not come whole",
+                           response);
+      }
+      if (stops_) return AnswerError(503, "the server stops", response);
+      (this->*handler)(body, request, response);
+    });
+  }
+
+  Json Health() const {
+    const generate::Batch::Counts counts = model_.batch->counts();
+    return {{"status", "ok"},
+            {"waiting", counts.waiting},
+            {"running", counts.running},
+            {"finished", counts.finished}};
+  }
+
+  Json Models() const {
+    const Json model = {{"id", model_.name},
+                        {"object", "model"},
+                        {"created", model_.created},
+                        {"owned_by", "engine"},
+                        {"max_model_len", model_.context}};
+    return {{"object", "list"}, {"data", Json::array({model})}};
+  }
+
+  Json TokenizerInfo() const {
+    const auto written = [this](std::optional<std::int32_t> id) -> Json {
+      const std::string text = id && model_.tokenizer != nullptr ? model_.tokenizer->Written(*id) : "";
+      return text.empty() ? Json() : Json(text);
+    };
+    Json info = {{"eos_token", nullptr}, {"bos_token", nullptr}};
+    if (model_.tokenizer != nullptr) {
+      info["eos_token"] = written(model_.tokenizer->end_of_document());
+      info["bos_token"] = written(model_.tokenizer->beginning_of_document());
+    }
+    if (!model_.chat_template.empty()) info["chat_template"] = model_.chat_template;
+    return info;
+  }
+
+  void Tokenize(const std::string& body, const Request&, Response& response) {
+    const absl::StatusOr<Json> answer = [&]() -> absl::StatusOr<Json> {
+      ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseBody(body));
+      std::optional<bool> adds;
+      std::string text;
+      for (const auto& [key, value] : parsed.items()) {
+        if (key == "add_special_tokens" && value.is_boolean()) {
+          adds = value.get<bool>();
+        } else if (key == "prompt" && value.is_string()) {
+          text = value.get<std::string>();
+        } else if (key != "model") {
+          return InvalidArgument("{} is no key of this call, or has no value for it: prompt is a string, "
+                                 "add_special_tokens true or false", nlohmann::json(key).dump());
+        }
+      }
+      if (!parsed.contains("prompt")) return InvalidArgument("there is no prompt");
+      ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids, IdsOf(model_, text, adds));
+      return Json{{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model_.context}};
+    }();
+    answer.ok() ? AnswerJson(200, *answer, response) : AnswerStatus(answer.status(), response);
+  }
+
+  void Detokenize(const std::string& body, const Request&, Response& response) {
+    const absl::StatusOr<Json> answer = [&]() -> absl::StatusOr<Json> {
+      ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseBody(body));
+      const auto tokens = parsed.find("tokens");
+      if (tokens == parsed.end()) return InvalidArgument("there are no tokens");
+      ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids, ParseIds(*tokens, "tokens"));
+      if (model_.tokenizer == nullptr) return FailedPrecondition("the model has no tokenizer here");
+      ASSIGN_OR_RETURN(const std::string text, model_.tokenizer->Decode(ids));
+      return Json{{"prompt", text}};
+    }();
+    answer.ok() ? AnswerJson(200, *answer, response) : AnswerStatus(answer.status(), response);
+  }
+
+  void Complete(const std::string& body, const Request& request, Response& response) {
+    const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+    absl::StatusOr<CompletionRequest> parsed = ParseCompletion(body);
+    if (!parsed.ok()) return AnswerStatus(parsed.status(), response);
+    const bool streams = parsed->stream;
+    const absl::StatusOr<std::shared_ptr<Completion>> started =
+        Completion::Start(model_, *std::move(parsed), next_number_++, deadline);
+    if (!started.ok()) return AnswerStatus(started.status(), response);
+    const int client = SocketOf(request.remote_addr, request.remote_port);
+    streams ? Stream(*started, client, response) : Wait(*started, client, response);
+  }
+
+  // The client has left, or the server is to stop: nobody waits for the answer.
+  bool IsInVain(int client) const { return stops_ || HasLeft(client); }
+
+  void Wait(const std::shared_ptr<Completion>& completion, int client, Response& response) const {
+    while (!completion->WaitForEnd(kLookAtClient)) {
+      if (IsInVain(client)) completion->Cancel();
+    }
+    const absl::Status status = completion->status();
+    status.ok() ? AnswerJson(200, completion->Answer(), response) : AnswerStatus(status, response);
+  }
+
+  void Stream(const std::shared_ptr<Completion>& completion, int client, Response& response) const {
+    response.set_header("Cache-Control", "no-cache");
+    response.set_chunked_content_provider(
+        "text/event-stream",
+        [this, completion, client](std::size_t, httplib::DataSink& sink) {
+          const std::string events = completion->NextEvents(kLookAtClient);
+          if (IsInVain(client)) completion->Cancel();
+          if (!events.empty() && !sink.write(events.data(), events.size())) return false;
+          if (completion->has_ended()) sink.done();
+          return true;
+        },
+        [completion](bool) { completion->Cancel(); });
+  }
+
+  const ServedModel& model_;
+  const ServerOptions options_;
+  ListeningServer http_;
+  std::thread thread_;
+  int port_ = -1;
+  std::atomic<bool> stops_ = false, has_stopped_ = false;
+  std::atomic<std::uint64_t> next_number_ = 0;
+};
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServedModel& model, const ServerOptions& options) {
+  auto impl = std::make_unique<Impl>(model, options);
+  RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+int Server::port() const { return impl_->port(); }
+void Server::Stop() { impl_->Stop(); }
+bool Server::has_stopped() const { return impl_->has_stopped(); }
+
+}  // namespace engine::serve

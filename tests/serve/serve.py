@@ -1,0 +1,361 @@
+#!/usr/bin/python3
+"""`engine serve` by the program itself, over real sockets: what lm-evaluation-harness' local-completions sends and reads
+(lm_eval/models/openai_completions.py: requests of these shapes, answers read as it reads them), streams, the queue's and the body's
+bounds, time limits, 1,000 malformed bodies, and 200 clients at once of which many leave. Each answer must be the one that the request gets
+alone, and no slot may stay taken.
+
+usage: serve.py ENGINE    ENGINE_SERVE_SOAK: seconds of the 200 clients, 3 without it
+"""
+import http.client
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+RECIPE = """[model]
+layers = 1
+hidden = 8
+vocab = 257
+vocab_multiple = 8
+max_positions = 32
+attention = {{ heads = 2, position = "learned" }}
+mlp = {{ hidden = 16 }}
+[data]
+paths = ["{data}"]
+sequence_length = 32
+split = "1,0,0"
+[optimizer]
+learning_rate = 1e-2
+[schedule]
+kind = "constant"
+[training]
+global_batch = 2
+micro_batch = 2
+iterations = 20
+"""
+
+
+class Failed(Exception):
+    pass
+
+
+def check(truth, *what):
+    if not truth:
+        raise Failed(" ".join(str(one) for one in what))
+
+
+class Server:
+    """The program, listening at a port of its own choice."""
+
+    def __init__(self, engine, run, *options):
+        self.process = subprocess.Popen([engine, "serve", run, "--port", "0", *options], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        self.output, self.port = "", None
+        for line in self.process.stdout:
+            self.output += line
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
+            if found:
+                self.port = int(found[1])
+                return
+        raise Failed(f"the server did not start:\n{self.output}")
+
+    def call(self, method, path, body=None, headers=None):
+        """The code and the body, an object of JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text)
+
+    def complete(self, **body):
+        code, answer = self.call("POST", "/v1/completions", body)
+        check(code == 200, code, answer, body)
+        return answer
+
+    def health(self):
+        return self.call("GET", "/health")[1]
+
+    def wait_until_idle(self):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            health = self.health()
+            if health["running"] == health["waiting"] == 0:
+                return health
+            time.sleep(0.02)
+        raise Failed(f"slots stay taken: {health}")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        try:
+            code = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise Failed("the server does not end")
+        check(code == 0, "exit code", code, self.process.stdout.read())
+
+
+def harness_scores(server):
+    """Log-likelihood requests, as the harness sends and reads them."""
+    prompts = [[57, 32, 98, 111], [32, 98], [57]]
+    body = {"model": "any", "prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    code, answer = server.call("POST", "/v1/completions", body, {"Authorization": "Bearer key"})
+    check(code == 200, answer)
+    alone = [server.complete(**{**body, "prompt": prompt})["choices"][0] for prompt in prompts]
+    for choice, prompt, one in zip(sorted(answer["choices"], key=lambda choice: choice["index"]), prompts, alone):
+        scores = choice["logprobs"]
+        for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            check(len(scores[key]) == len(prompt) + 1, key, scores)
+        check(scores["token_logprobs"][0] is None and scores["top_logprobs"][0] is None, scores)
+        for value, top in zip(scores["token_logprobs"][1:], scores["top_logprobs"][1:]):
+            check(value < 0 and value <= max(top.values()) and value in top.values(), value, top)
+        # The drawn token is the likeliest one: the same float in both lists.
+        check(scores["token_logprobs"][-1] == max(scores["top_logprobs"][-1].values()), scores)
+        check(one["logprobs"] == scores and one["text"] == choice["text"], "in a list and alone", one, choice)
+        check(scores["text_offset"][: len(prompt)] == list(range(len(prompt))), scores)
+        check(choice["text"].startswith(bytes(prompt).decode()), choice)
+    # What is scored as a prompt is what generation gives for the same tokens.
+    drawn = server.complete(prompt=[57, 32], temperature=0, max_tokens=6, logprobs=0, return_token_ids=True)["choices"][0]
+    whole = server.complete(prompt=[57, 32] + drawn["token_ids"], temperature=0, max_tokens=0, logprobs=0, echo=True)
+    again = whole["choices"][0]["logprobs"]["token_logprobs"][2:]
+    check(again == drawn["logprobs"]["token_logprobs"], again, drawn)
+
+
+def harness_generates(server):
+    body = {"model": "any", "prompt": "9 bottles", "max_tokens": 12, "temperature": 0, "stop": ["\n\n", ""], "seed": 1234}
+    whole = server.complete(**body)
+    text = whole["choices"][0]["text"]
+    check(whole["object"] == "text_completion" and whole["choices"][0]["finish_reason"] == "length", whole)
+    check(whole["usage"] == {"prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21}, whole)
+    check(len(text) == 12, text)
+    stop = text[5:7]
+    stopped = server.complete(**{**body, "stop": [stop]})["choices"][0]
+    check(stopped["text"] == text[: text.index(stop)] and stopped["finish_reason"] == "stop", stopped, text)
+    several = server.complete(prompt=["9 b", "8 b"], n=2, max_tokens=8, seed=5)["choices"]
+    check([choice["index"] for choice in several] == [0, 1, 2, 3], several)
+    check(several[0]["text"] != several[1]["text"], several)
+    check(server.complete(prompt="9 b", max_tokens=8, seed=5)["choices"][0]["text"] == several[0]["text"], several)
+    check(server.complete(prompt="9 b", max_tokens=8)["choices"] != server.complete(prompt="9 b", max_tokens=8)["choices"])
+
+
+def tokenizer(server):
+    code, info = server.call("GET", "/tokenizer_info")
+    check(code == 200 and "eos_token" in info, info)
+    code, answer = server.call("POST", "/tokenize", {"prompt": "test", "add_special_tokens": False})
+    check(code == 200 and answer["tokens"] == list(b"test") and answer["count"] == 4, answer)
+    code, answer = server.call("POST", "/detokenize", {"tokens": answer["tokens"]})
+    check(code == 200 and answer == {"prompt": "test"}, answer)
+    code, answer = server.call("GET", "/v1/models")
+    check(answer["data"][0]["id"] == "run" and answer["data"][0]["max_model_len"] == 32, answer)
+
+
+def events(server, body):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}))
+    answer = connection.getresponse()
+    check(answer.status == 200 and answer.getheader("Content-Type") == "text/event-stream", answer.status)
+    found = answer.read().decode().split("\n\n")
+    connection.close()
+    check(found[-2:] == ["data: [DONE]", ""], found)
+    return [json.loads(event[len("data: "):]) for event in found[:-2]]
+
+
+def streams(server):
+    body = {"prompt": "9 bot", "max_tokens": 16, "seed": 3, "logprobs": 2, "echo": True, "stop": "q"}
+    whole = server.complete(**body)["choices"][0]
+    parts = events(server, {**body, "stream_options": {"include_usage": True}})
+    check(parts[-1]["usage"]["prompt_tokens"] == 5 and parts[-1]["choices"] == [], parts[-1])
+    choices = [part["choices"][0] for part in parts[:-1]]
+    check("".join(choice["text"] for choice in choices) == whole["text"], choices, whole)
+    check(sum((choice["logprobs"]["token_logprobs"] for choice in choices), []) == whole["logprobs"]["token_logprobs"], choices)
+    check([choice["finish_reason"] for choice in choices][-1] == whole["finish_reason"], choices)
+
+
+def refuses(server):
+    def refused(body, part, code=400, path="/v1/completions"):
+        got, answer = server.call("POST", path, body)
+        check(got == code and part in answer["error"]["message"], got, answer, "not", code, part)
+
+    refused("{", "the body:1:2: error:")
+    refused("[1]", "the body is a list, and must be an object")
+    refused({}, "there is no prompt")
+    refused({"prompt": []}, "the prompt has no tokens")
+    refused({"prompt": "x", "max_tokns": 3}, 'unknown key "max_tokns"')
+    refused({"prompt": [[1], [257]]}, "token 257 is outside of the model's vocabulary, 0 to 256")
+    refused({"prompt": [1] * 33}, "the prompt has 33 tokens, but the model's window is 32")
+    refused({"prompt": [-1]}, "prompt must be a string, a list of token ids, or a list of either")
+    refused({"prompt": "x", "temperature": -1}, "temperature is -1, and must be from 0 to 100")
+    refused({"prompt": "x", "temperature": "hot"}, "temperature must be a number, and is a string")
+    refused({"prompt": "x", "max_tokens": 0}, "0 new tokens are asked for, and nothing else")
+    refused({"prompt": "x", "max_tokens": 1.5}, "max_tokens must be a whole number from 0 to 1048576, and is 1.5")
+    refused({"prompt": "x", "presence_penalty": 1}, "presence_penalty is not supported here, and must be 0")
+    refused({"prompt": "x", "best_of": 3}, "best_of is not supported here, and must be n, 1")
+    refused({"prompt": ["x"] * 300}, "300 sequences are asked for at once, and at most 256 may wait")
+    refused(b'{"prompt": "' + b"x" * 100000 + b'"}', "longer than the server takes", 413)
+    refused({"text": "x"}, "", path="/tokenize")
+    refused({"tokens": "x"}, "tokens must be a list of token ids", path="/detokenize")
+    code, answer = server.call("GET", "/nowhere")
+    check(code == 404 and "there is no such path here" in answer["error"]["message"], code, answer)
+
+
+def malformed(server):
+    """1,000 bodies: right ones with bytes changed, cut or doubled, and values of the wrong kind. Those that are still right may be
+    answered; none may be a 5xx, or end the server."""
+    draw = random.Random(27)
+    right = {"prompt": [[1, 2]], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True, "stop": ["a"], "n": 1, "seed": 1,
+             "stream": False, "top_p": 0.5, "top_k": 3}
+    odd = [None, True, -1, 1.5, 1e300, 2**70, "", "x", "\ud800", [], [[]], {}, {"a": 1}, [None], [["x"]], [[2**40]], "x" * 5000]
+    codes = {}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    for number in range(1000):
+        path = draw.choice(["/v1/completions"] * 8 + ["/tokenize", "/detokenize"])
+        body = dict(right)
+        if number % 2 == 0:
+            body[draw.choice(list(body) + ["new"])] = draw.choice(odd)
+            data = json.dumps(body).encode()
+        else:
+            data = bytearray(json.dumps(body).encode())
+            for _ in range(draw.randint(1, 4)):
+                at = draw.randrange(len(data) or 1)
+                act = draw.randrange(4)
+                if act == 0:
+                    data = data[:at]
+                elif act == 1 and data:
+                    data[at % len(data)] = draw.randrange(256)
+                elif act == 2:
+                    data[at:at] = draw.choice([b"[" * 200, b'{"a":', b"\xff\xfe", b"1e999", b'"', b"\x00"])
+                else:
+                    data += data[at:]
+            data = bytes(data)
+        connection.request("POST", path, data, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+        codes[answer.status] = codes.get(answer.status, 0) + 1
+        check(answer.status in (200, 400, 413), answer.status, path, data, text)
+        if answer.status != 200:
+            check(json.loads(text)["error"]["message"], data, text)
+    connection.close()
+    check(codes[400] > 700, codes)
+    for junk in (b"\x00" * 100, b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"\r\n" * 50):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+            raw.sendall(junk)
+    check(server.process.poll() is None and server.wait_until_idle()["status"] == "ok", "the server is gone")
+
+
+def many_clients(server, seconds):
+    requests = [{"prompt": [1 + number % 200, 5, 7], "max_tokens": 4 + number % 20, "seed": number,
+                 "temperature": 1.0 + number % 3} for number in range(40)]
+    alone = [server.complete(**request)["choices"][0]["text"] for request in requests]
+    until, failures, done = time.monotonic() + seconds, [], [0, 0]
+    lock = threading.Lock()
+
+    def client(number):
+        draw = random.Random(number)
+        while time.monotonic() < until:
+            which = draw.randrange(len(requests))
+            try:
+                if draw.random() < 0.4:  # leaves at any time
+                    body = json.dumps({**requests[which], "stream": draw.random() < 0.5, "max_tokens": 29}).encode()
+                    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as raw:
+                        raw.sendall((head + body)[: draw.choice([10, len(head), len(head) + 5, 10**6, 10**6])])
+                        time.sleep(draw.random() * 0.1)
+                    with lock:
+                        done[1] += 1
+                    continue
+                code, answer = server.call("POST", "/v1/completions", requests[which])
+                if code == 429:
+                    time.sleep(0.05)
+                    continue
+                check(code == 200, code, answer)
+                check(answer["choices"][0]["text"] == alone[which], "another answer than alone", answer, alone[which])
+                with lock:
+                    done[0] += 1
+            except Exception as error:  # of a thread: told by the main one
+                with lock:
+                    failures.append(error)
+                return
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check(not failures, len(failures), "clients failed, the first with", failures[:1])
+    check(done[0] > 0 and done[1] > 0, done)
+    server.wait_until_idle()
+    check([server.complete(**request)["choices"][0]["text"] for request in requests] == alone, "other answers afterwards")
+    return done
+
+
+def bounds(engine, run):
+    """One slot and a queue of two: requests beyond are 429, late ones 503, and the wish of a client that leaves is dropped."""
+    server = Server(engine, run, "--slots", "1", "--queue", "2", "--timeout", "0.05", "--max-body", "2000")
+    # 29 passes and more of a small model take less than the time; with prompts for all, some wait for too long or not at all.
+    codes = set()
+    lock = threading.Lock()
+
+    def ask():
+        code, _ = server.call("POST", "/v1/completions", {"prompt": [[1], [2]], "max_tokens": 31, "n": 1})
+        with lock:
+            codes.add(code)
+
+    until = time.monotonic() + 60
+    while not {429, 503} <= codes and time.monotonic() < until:
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        check(codes <= {200, 429, 503}, codes)
+    check({429, 503} <= codes, codes)
+    server.wait_until_idle()
+    code, answer = server.call("POST", "/v1/completions", "x" * 3000)
+    check(code == 413, code, answer)
+    # A body in chunks has no length that could be looked at.
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/v1/completions", iter([b"x" * 1000] * 8), encode_chunked=True,
+                       headers={"Transfer-Encoding": "chunked"})
+    check(connection.getresponse().status == 413, "a long body in chunks")
+    connection.close()
+    taken = subprocess.run([engine, "serve", run, "--port", str(server.port)], capture_output=True, text=True, timeout=60)
+    check(taken.returncode == 1 and "the port is taken" in taken.stderr, taken)
+    server.stop()
+
+
+def main():
+    engine = str(pathlib.Path(sys.argv[1]).resolve())
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        lines = [json.dumps({"text": f"{i * i} bottles of beer on the wall, {i}"}) for i in range(60)]
+        (folder / "text.jsonl").write_text("\n".join(lines) + "\n")
+        (folder / "tiny.toml").write_text(RECIPE.format(data=folder / "text_text_document"))
+        for arguments in (["data", "build", "--input", "text.jsonl", "--output-prefix", "text", "--append-eod"],
+                          ["run", "tiny.toml", "--out", "run", "--quiet"]):
+            subprocess.run([engine, *arguments], cwd=folder, check=True, capture_output=True, timeout=120)
+        server = Server(engine, str(folder / "run"), "--slots", "4", "--queue", "256", "--max-body", "50000")
+        try:
+            for part in (harness_scores, harness_generates, tokenizer, streams, refuses, malformed):
+                part(server)
+            done = many_clients(server, float(os.environ.get("ENGINE_SERVE_SOAK", "3")))
+            server.stop()
+            bounds(engine, str(folder / "run"))
+        except Failed as failure:
+            sys.exit(f"serve.py: {failure}")
+        finally:
+            if server.process.poll() is None:
+                server.process.kill()
+    print(f"{done[0]} answers as alone, {done[1]} clients left")
+
+
+if __name__ == "__main__":
+    main()
