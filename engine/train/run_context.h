@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/data/fingerprint.h"
 #include "engine/data/source.h"
+#include "engine/evaluate/examples.h"
 #include "engine/plan/plan.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
@@ -29,6 +31,7 @@ struct RunContext {
   std::optional<data::Source> source = {};
   data::Fingerprints fingerprints = {};
   plan::Plan plan = {};
+  std::vector<evaluate::Task> tasks = {};  // that each evaluation asks
   std::unique_ptr<state::Ranks> ranks =
       {};  // after the source and the plan, which its ranks may be reading until they end
   launch::Client* processes = nullptr;  // null: all ranks are this process's
