@@ -85,6 +85,7 @@ void AddCommands(CLI::App* app, int* exit_code) {
   AddLaunchCommand(*app, exit_code);
   AddGenerateCommand(*app, exit_code);
   AddServeCommand(*app, exit_code);
+  AddEvaluateCommand(*app, exit_code);
   AddDataCommand(*app, exit_code);
   AddTokenizeCommand(*app, exit_code);
   AddTokenizerCommand(*app, exit_code);

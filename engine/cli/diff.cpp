@@ -93,6 +93,7 @@ absl::StatusOr<study::Side> Open(const std::string& path, const recipe::LoadOpti
   if (input.kind == Input::Kind::kPlan) {
     ASSIGN_OR_RETURN(study::Side side, study::SideOfPlan(input.file, input.text));
     side.name = path;
+    if (input.file != path) side.tasks = study::LastMeasures(path);
     if (options.sets.empty()) return side;
     const auto json = nlohmann::json::parse(input.text, nullptr, /*allow_exceptions=*/false);
     if (!side.recipe)

@@ -31,7 +31,8 @@ struct CompileOptions {
   bool training = true;
   // The logits stay readable after each run of the last chunk's evaluate segment (Plan::logits).
   bool keep_logits = false;
-  // What the evaluating program tells of each token is kept of all its microbatches (Plan::scores).
+  // What the evaluating program tells of each token is kept of all its microbatches (Plan::scores). The driver asks for it where
+  // the recipe has tasks.
   bool keep_scores = false;
   // False: Plan::hash stays empty; to write the canonical text takes a fourth of the time.
   bool hash = true;

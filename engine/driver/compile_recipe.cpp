@@ -63,13 +63,13 @@ absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, 
                                                            windows, scores))
                   : graph::Graph();
   };
+  const bool keep_scores = options.keep_scores || !recipe.evaluation.tasks.empty();
   graph::Graph training = build(options.training, /*dropout=*/true, /*scores=*/false);
   const std::int64_t active = model::CountActiveParameters(training);
   const bool has_experts = active != model::CountParameters(training);
-  ASSIGN_OR_RETURN(
-      compile::Compiled compiled,
-      compile::Compile(policy, std::move(training),
-                       build(options.evaluation, /*dropout=*/false, options.keep_scores), options));
+  ASSIGN_OR_RETURN(compile::Compiled compiled,
+                   compile::Compile(policy, std::move(training),
+                                    build(options.evaluation, /*dropout=*/false, keep_scores), options));
   if (has_experts) {
     compiled.plan.notes.push_back(
         fmt::format("of experts a token meets those that it goes to: {} parameters", WithThousands(active)));

@@ -243,4 +243,17 @@ absl::StatusOr<Task> MakeTask(const TaskSettings& settings, const data::Tokenize
   return task;
 }
 
+absl::StatusOr<std::vector<Task>> MakeTasks(const std::vector<TaskSettings>& settings,
+                                            const recipe::Recipe& recipe, std::int64_t limit) {
+  absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(recipe.data.tokenizer);
+  if (!tokenizer.ok()) return WithContext(tokenizer.status(), "tasks are texts");
+  std::vector<Task> tasks;
+  for (const TaskSettings& one : settings) {
+    ASSIGN_OR_RETURN(Task task,
+                     MakeTask(one, **tokenizer, recipe.model.vocab, recipe.data.sequence_length, limit));
+    tasks.push_back(std::move(task));
+  }
+  return tasks;
+}
+
 }  // namespace engine::evaluate

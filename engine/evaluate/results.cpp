@@ -204,6 +204,17 @@ TaskResult Summarize(const Task& task, std::span<const RowScore> scores) {
   return result;
 }
 
+std::string LineOf(const TaskResult& result) {
+  std::string line =
+      fmt::format(" {} ({} example{}) |", result.task, result.examples, result.examples == 1 ? "" : "s");
+  for (const Measure& measure : result.measures) {
+    line += fmt::format(" {}: {:.4g}", measure.name, measure.value);
+    if (measure.standard_error) line += fmt::format(" ± {:.2g}", *measure.standard_error);
+    line += " |";
+  }
+  return line;
+}
+
 nlohmann::json ToJson(const TaskResult& result) {
   nlohmann::json measures = nlohmann::json::object();
   for (const Measure& measure : result.measures) {

@@ -45,6 +45,9 @@ struct TaskResult {
 //   multiple choice  acc, acc_norm, acc_bytes
 TaskResult Summarize(const Task& task, std::span<const RowScore> scores);
 
+// The same in a line: " lambada (5153 examples) | acc: 0.3258 ± 0.0065 | perplexity: 40.06 ± 1.54 |", with standard errors.
+std::string LineOf(const TaskResult& result);
+
 // The same as JSON: {"task": …, "examples": …, "tokens": …, "truncated": …, "measures": {"acc": {"value": …,
 // "standard_error": …, "interval": [low, high]}}}.
 nlohmann::json ToJson(const TaskResult& result);

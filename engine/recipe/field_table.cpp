@@ -631,6 +631,12 @@ Rows TrainingRows() {
           .Between(1, kMaxSize)
           .Unit("global batches")
           .Doc("Length of one evaluation."),
+      FIELD(evaluation.tasks)
+          .Doc("What else each evaluation asks the model: FORM=FILE with the form perplexity, wikitext, "
+               "wikitext103, "
+               "lambada or multiple_choice, or the name of a TOML file that describes a task "
+               "(docs/evaluation.md); "
+               "relative to the working directory. They need a tokenizer."),
       FIELD(guard.on_nonfinite)
           .Words({"stop", "skip", "rewind"})
           .Doc("What is done where a loss or the norm of a gradient is not finite: the run ends; the update "
@@ -857,7 +863,7 @@ std::vector<TableDoc> MakeTables() {
       {"recompute", "Activations that are computed again in the backward pass."},
       {"offload", "What waits in the host's memory, to save that of the device."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},
-      {"evaluation", "When the validation loss is measured."},
+      {"evaluation", "When the validation loss is measured, and what else the model is asked then."},
       {"guard", "What is done about numbers that show that something is wrong."},
       {"logging", "Log lines, and other programs that show the run's numbers."},
       {"logging.wandb", "How Weights & Biases files the run."},

@@ -242,8 +242,9 @@ struct Lora {
 };
 
 struct Evaluation {
-  std::int64_t interval = 0;     // iterations; 0: never
-  std::int64_t iterations = 10;  // global batches of one evaluation
+  std::int64_t interval = 0;            // iterations; 0: never
+  std::int64_t iterations = 10;         // global batches of one evaluation
+  std::vector<std::string> tasks = {};  // FORM=FILE or FILE.toml (evaluate/task.h)
 };
 
 // What is done about numbers that show that something is wrong (docs/bad-numbers.md).

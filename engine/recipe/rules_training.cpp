@@ -51,6 +51,13 @@ void RanksHaveWholeGroups(const RuleContext& c) {
       fmt::format("micro_batch {}", group));
 }
 
+void TasksHaveATime(const RuleContext& c) {
+  if (c.recipe.evaluation.tasks.empty() || c.recipe.evaluation.interval > 0) return;
+  c.Error({"evaluation.tasks", "evaluation.interval"},
+          "tasks are asked at evaluations, but evaluation.interval is 0, so there are none",
+          "an evaluation.interval of some hundreds or thousands");
+}
+
 // The numbers of [training.rampup] lead from start to global_batch.
 void RampupIsWhole(const RuleContext& c) {
   const Training& t = c.recipe.training;
@@ -406,6 +413,7 @@ std::vector<Rule> BatchRules() {
       {batch, BatchIsWholeMicrobatches},
       {{"training.micro_batch"}, RanksHaveWholeGroups},
       {{"training.rampup", "training.global_batch"}, RampupIsWhole},
+      {{"evaluation.tasks", "evaluation.interval"}, TasksHaveATime},
       {growing, RampupStartsWhole},
       {growing, RampupGrowsWhole},
       {{"training.global_batch", "training.rampup", "training.micro_batch", "parallelism"},

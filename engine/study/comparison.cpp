@@ -220,6 +220,7 @@ Comparison Compare(const Side& a, const Side& b) {
   Comparison comparison{
       .a = a.name, .b = b.name, .a_hash = a.hash, .b_hash = b.hash, .settings = {}, .effects = {}};
   comparison.effects = predict::Compare(a.facts, b.facts);
+  comparison.tasks = Differences(a.tasks, b.tasks);
   comparison.settings_known = a.recipe.has_value() && b.recipe.has_value();
   if (!comparison.settings_known) return comparison;
   for (const recipe::Change& change : recipe::Diff(*a.recipe, *b.recipe)) {
@@ -229,7 +230,19 @@ Comparison Compare(const Side& a, const Side& b) {
   return comparison;
 }
 
-std::string ToText(const Comparison& c) {
+namespace {
+
+// Of each measure of a task: its name, both values, and their difference with its margin.
+std::vector<Row> RowsOfTasks(const std::vector<TaskDifference>& tasks) {
+  std::vector<Row> rows;
+  for (const TaskDifference& task : tasks) {
+    rows.push_back({task.name, fmt::format("{:.4g}", task.a), fmt::format("{:.4g}", task.b),
+                    WithMargin(task.b - task.a, task.margin)});
+  }
+  return rows;
+}
+
+std::string PlanText(const Comparison& c) {
   std::string text = fmt::format("a  {}\nb  {}\n{}\n", c.a, c.b, PlansText(c));
   if (!c.settings_known) text += fmt::format("{}\n", kNoSettings);
   if (c.empty()) return text + "no difference\n";
@@ -255,7 +268,7 @@ std::string ToText(const Comparison& c) {
   return left_out.empty() ? text : text + "\n" + left_out;
 }
 
-std::string ToMarkdown(const Comparison& c) {
+std::string PlanMarkdown(const Comparison& c) {
   std::string text = fmt::format("### {} → {}\n\n{}\n", Code(c.a), Code(c.b), PlansText(c));
   if (!c.settings_known) text += fmt::format("\n{}\n", kNoSettings);
   if (c.empty()) return text + "\nNo difference.\n";
@@ -275,6 +288,24 @@ std::string ToMarkdown(const Comparison& c) {
   }
   const std::string left_out = LeftOut(c.effects.size() - effects.size());
   if (!left_out.empty()) text += "\n" + left_out;
+  return text;
+}
+
+}  // namespace
+
+std::string ToText(const Comparison& c) {
+  std::string text = PlanText(c);
+  if (c.tasks.empty()) return text;
+  std::vector<Row> rows = RowsOfTasks(c.tasks);
+  for (Row& row : rows) row[2] = "→ " + row[2];
+  return text + "\ntasks, difference with a confidence of 95 %\n" + Columns(rows);
+}
+
+std::string ToMarkdown(const Comparison& c) {
+  std::string text = PlanMarkdown(c);
+  if (!c.tasks.empty()) text += "\n| task | a | b | difference, 95 % |\n|---|---:|---:|---:|\n";
+  for (const Row& row : RowsOfTasks(c.tasks))
+    text += fmt::format("| {} | {} | {} | {} |\n", Code(row[0]), row[1], row[2], row[3]);
   return text;
 }
 
@@ -300,9 +331,19 @@ nlohmann::ordered_json ToJson(const Comparison& c) {
       if (whole) item["change"] = effect.after.get<std::int64_t>() - effect.before.get<std::int64_t>();
     }
   }
-  return {{"a", {{"name", c.a}, {"plan", c.a_hash}}}, {"b", {{"name", c.b}, {"plan", c.b_hash}}},
-          {"same_plan", c.a_hash == c.b_hash},        {"settings_compared", c.settings_known},
-          {"settings", std::move(settings)},          {"effects", std::move(effects)}};
+  nlohmann::ordered_json tasks = nlohmann::ordered_json::array();
+  for (const TaskDifference& task : c.tasks) {
+    nlohmann::ordered_json& item = tasks.emplace_back();
+    item = {{"name", task.name}, {"a", task.a}, {"b", task.b}, {"change", task.b - task.a}};
+    if (task.margin) item["margin_95"] = *task.margin;
+  }
+  return {{"a", {{"name", c.a}, {"plan", c.a_hash}}},
+          {"b", {{"name", c.b}, {"plan", c.b_hash}}},
+          {"same_plan", c.a_hash == c.b_hash},
+          {"settings_compared", c.settings_known},
+          {"settings", std::move(settings)},
+          {"effects", std::move(effects)},
+          {"tasks", std::move(tasks)}};
 }
 
 }  // namespace engine::study

@@ -10,6 +10,7 @@
 #include "engine/plan/plan.h"
 #include "engine/predict/compare.h"
 #include "engine/recipe/recipe.h"
+#include "engine/study/tasks.h"
 
 namespace engine::study {
 
@@ -20,6 +21,7 @@ struct Side {
   // The recipe's text was kept in a plan or checkpoint, where comments tell where its values come from.
   bool kept = false;
   std::vector<predict::Fact> facts;
+  std::vector<TaskMeasure> tasks = {};  // of a run: what its last evaluation came to
 };
 
 // Compiles the recipe, which must have passed validation. A plan that does not fit its device is compared
@@ -40,6 +42,7 @@ struct Comparison {
   bool settings_known = true;  // both sides have their recipe
   std::vector<SettingChange> settings;
   std::vector<predict::Effect> effects;
+  std::vector<TaskDifference> tasks = {};  // of runs; equal ones too
 
   bool empty() const { return settings.empty() && effects.empty() && a_hash == b_hash; }
 };

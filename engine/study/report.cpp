@@ -87,6 +87,26 @@ std::string CostTable(const StudyResults& results) {
                rows);
 }
 
+// Empty where no variant was asked a task.
+std::string Tasks(const StudyResults& results) {
+  std::string rows;
+  for (const VariantResult& variant : results.variants) {
+    for (const TaskStatistics& task : variant.tasks) {
+      rows += "<tr>" + Head(EscapeHtml(variant.name), "row") + Cell(EscapeHtml(task.name)) +
+              fmt::format("<td data-variant=\"{}\" data-number=\"task\">{}</td>", EscapeHtml(variant.name),
+                          WithMargin(task.mean, task.margin)) +
+              Cell(WithMargin(task.difference, task.difference_margin)) + "</tr>\n";
+    }
+  }
+  if (rows.empty()) return "";
+  return "<h2>Tasks</h2>\n" +
+         Table("Tasks by variant",
+               {"variant", "task", "mean over seeds", "difference from the first variant"}, rows) +
+         "<p class=\"note\">Of the last evaluation. ± is half an interval of 95 %: by Student's t over "
+         "seeds, or, of one seed, by the "
+         "standard error over the task's examples.</p>\n";
+}
+
 // The mean of each of `count` stretches of a curve, over iterations and over runs; the band is between the
 // runs with the lowest and the highest.
 std::vector<std::pair<CurvePoint, PlotPoint>> Means(const VariantResult& variant, std::size_t count) {
@@ -248,7 +268,7 @@ std::string ReportPage(const StudyResults& results) {
       "<p class=\"note\">± is the sample standard deviation over seeds. Differences are taken seed by seed: "
       "runs of one "
       "seed see the same samples in the same order.</p>\n";
-  page += "<h2>Loss</h2>\n" + Curves(results);
+  page += Tasks(results) + "<h2>Loss</h2>\n" + Curves(results);
   page += "<h2>Cost</h2>\n" + CostTable(results);
   page +=
       "<p class=\"note\">FLOPs: matrix products and attention, forward and backward, recomputation included, "

@@ -75,6 +75,7 @@ RunResult ReadRun(const std::string& folder, const recipe::Recipe& recipe, const
         sequence * static_cast<double>(recipe::RunOn(recipe.training, {}, iteration, recipe::kNoEnd).samples);
     if (json.contains("validation_loss")) {
       run.validation.push_back({tokens, seconds, NumberIn(json, "validation_loss")});
+      run.tasks = MeasuresIn(json);
       return;
     }
     if (!json.contains("loss")) return;
@@ -129,17 +130,23 @@ absl::Status ReadPlan(const recipe::Study& study, const recipe::Variant& variant
 
 void Summarize(const VariantResult& first, VariantResult* variant) {
   std::map<std::int64_t, double> of_first;
+  std::map<std::int64_t, std::vector<TaskMeasure>> tasks_of_first;
   for (const RunResult& run : first.runs) {
     if (run.finished) of_first[run.seed] = run.metric;
+    if (run.finished) tasks_of_first[run.seed] = run.tasks;
   }
   std::vector<double> metrics, differences;
+  std::vector<std::vector<TaskMeasure>> tasks, firsts;
   for (const RunResult& run : variant->runs) {
     if (!run.finished) continue;
     metrics.push_back(run.metric);
+    tasks.push_back(run.tasks);
+    firsts.push_back(tasks_of_first[run.seed]);
     if (of_first.contains(run.seed)) differences.push_back(run.metric - of_first[run.seed]);
   }
   variant->metric = StatisticsOf(metrics);
   variant->difference = StatisticsOf(differences);
+  variant->tasks = StatisticsOfTasks(firsts, tasks);
 }
 
 nlohmann::ordered_json ToJson(const Statistics& statistics) {
@@ -243,6 +250,13 @@ nlohmann::ordered_json ToJson(const StudyResults& results) {
     for (const SettingChange& change : variant.settings) {
       settings.push_back({{"key", change.key}, {"base", change.a}, {"variant", change.b}});
     }
+    nlohmann::ordered_json tasks = nlohmann::ordered_json::array();
+    for (const TaskStatistics& task : variant.tasks) {
+      nlohmann::ordered_json& item = tasks.emplace_back();
+      item = {{"name", task.name}, {"mean", task.mean}, {"difference", task.difference}};
+      if (task.margin) item["margin_95"] = *task.margin;
+      if (task.difference_margin) item["difference_margin_95"] = *task.difference_margin;
+    }
     const double predicted_s = variant.predicted_iteration_s;
     variants.push_back({{"name", variant.name},
                         {"plan", variant.plan},
@@ -254,6 +268,7 @@ nlohmann::ordered_json ToJson(const StudyResults& results) {
                          predicted_s > 0 ? nlohmann::ordered_json(predicted_s) : nlohmann::ordered_json()},
                         {"metric", ToJson(variant.metric)},
                         {"difference", ToJson(variant.difference)},
+                        {"tasks", std::move(tasks)},
                         {"runs", std::move(runs)}});
   }
   return {{"title", results.title}, {"base", results.base},         {"metric", results.metric},

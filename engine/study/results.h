@@ -11,6 +11,7 @@
 #include "engine/plan/plan.h"
 #include "engine/recipe/study.h"
 #include "engine/study/comparison.h"
+#include "engine/study/tasks.h"
 
 namespace engine::study {
 
@@ -42,9 +43,10 @@ struct RunResult {
   std::string last_line;          // of the log, where the run has not finished
   std::vector<CurvePoint> train;  // an iteration each
   std::vector<CurvePoint> validation;
-  double metric = 0;        // of a finished run
-  double iteration_s = 0;   // median
-  double tokens_per_s = 0;  // median
+  std::vector<TaskMeasure> tasks = {};  // of the last evaluation
+  double metric = 0;                    // of a finished run
+  double iteration_s = 0;               // median
+  double tokens_per_s = 0;              // median
   std::int64_t peak_memory_bytes = 0;
 };
 
@@ -61,12 +63,13 @@ struct VariantResult {
   std::vector<SettingChange> settings;  // against the base
   std::int64_t parameters = 0;
   double flops_per_token = 0;
-  std::int64_t arena_bytes = 0;      // of all ranks: what the executor allocates
-  double predicted_iteration_s = 0;  // 0: unknown
-  std::string plan;                  // its hash
-  std::vector<RunResult> runs;       // by seed
-  Statistics metric;                 // of the finished runs
-  Statistics difference;             // from the first variant, seed by seed
+  std::int64_t arena_bytes = 0;            // of all ranks: what the executor allocates
+  double predicted_iteration_s = 0;        // 0: unknown
+  std::string plan;                        // its hash
+  std::vector<RunResult> runs;             // by seed
+  Statistics metric;                       // of the finished runs
+  Statistics difference;                   // from the first variant, seed by seed
+  std::vector<TaskStatistics> tasks = {};  // of the finished runs
 };
 
 struct StudyResults {

@@ -1,8 +1,14 @@
 #include "engine/train/evaluation.h"
 
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/base/status.h"
+#include "engine/evaluate/results.h"
+#include "engine/evaluate/score_rows.h"
+#include "engine/evaluate/task.h"
 #include "engine/train/feed.h"
 #include "engine/train/records.h"
 
@@ -12,6 +18,36 @@ bool EvaluationDue(const recipe::Recipe& recipe, std::int64_t iteration) {
   const std::int64_t interval = recipe.evaluation.interval;
   return interval > 0 && (iteration % interval == 0 || iteration == recipe.iterations());
 }
+
+absl::StatusOr<std::vector<evaluate::Task>> TasksOf(const recipe::Recipe& recipe) {
+  if (recipe.evaluation.tasks.empty()) return std::vector<evaluate::Task>();
+  ASSIGN_OR_RETURN(const std::vector<evaluate::TaskSettings> settings,
+                   evaluate::ReadTasks(recipe.evaluation.tasks));
+  return evaluate::MakeTasks(settings, recipe, /*limit=*/0);
+}
+
+namespace {
+
+absl::StatusOr<std::vector<evaluate::TaskResult>> AskTasks(const RunContext& run, std::int64_t iteration) {
+  std::vector<evaluate::TaskResult> results;
+  for (const evaluate::Task& task : run.tasks) {
+    const std::string work = fmt::format("task {} after iteration {}", task.settings.name, iteration);
+    const evaluate::Scorer scorer{.plan = run.plan,
+                                  .ranks = *run.ranks,
+                                  .processes = run.processes,
+                                  .rank = run.device.rank.value_or(0),
+                                  .explain = [&](const absl::Status& status, executor::RankExecutor& rank) {
+                                    return run.OnDevice(status, work, rank);
+                                  }};
+    const std::string key = fmt::format("{} {}", iteration, task.settings.name);
+    absl::StatusOr<std::vector<evaluate::RowScore>> scores = evaluate::ScoreRows(scorer, task.rows, key);
+    if (!scores.ok()) return scores.status();
+    if (run.Leads()) results.push_back(evaluate::Summarize(task, *scores));
+  }
+  return results;
+}
+
+}  // namespace
 
 absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
   const auto start = Clock::now();
@@ -38,11 +74,13 @@ absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
     }));
     for (size_t m = 0; m < all.size(); ++m) all[m] += sums[0][m];
   }
+  ASSIGN_OR_RETURN(std::vector<evaluate::TaskResult> tasks, AskTasks(run, iteration));
   if (run.reporter == nullptr) return absl::OkStatus();
   run.reporter->Evaluation({.iteration = iteration,
                             .validation_loss = run.plan.Objective(all, all_batches.count),
                             .metrics = MetricsOf(run.plan, all, all_batches.count),
-                            .elapsed_ms = MillisecondsSince(start)});
+                            .elapsed_ms = MillisecondsSince(start),
+                            .tasks = std::move(tasks)});
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/train/run_context.h"
 
@@ -10,7 +11,10 @@ namespace engine::train {
 // Whether the recipe wants an evaluation after this iteration, from 1.
 bool EvaluationDue(const recipe::Recipe& recipe, std::int64_t iteration);
 
-// Evaluates the weights as they are after `iteration`, and reports their validation loss.
+// The tasks that the recipe's evaluations ask; none where it names none.
+absl::StatusOr<std::vector<evaluate::Task>> TasksOf(const recipe::Recipe& recipe);
+
+// Evaluates the weights as they are after `iteration`, and reports their validation loss and what they come to in each task.
 absl::Status Evaluate(const RunContext& run, std::int64_t iteration);
 
 }  // namespace engine::train

@@ -88,6 +88,14 @@ metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_s
                    {&metrics::kPerplexity, std::exp(report.validation_loss)},
                    {&metrics::kEvaluationTime, report.elapsed_ms}};
   AddByName(metrics::kValidationMetric, report.metrics, record);
+  for (const evaluate::TaskResult& task : report.tasks) {
+    for (const evaluate::Measure& measure : task.measures) {
+      const std::string name = task.task + "/" + measure.name;
+      record.values.push_back({&metrics::kTask, measure.value, name});
+      if (measure.standard_error)
+        record.values.push_back({&metrics::kTaskError, *measure.standard_error, name});
+    }
+  }
   return record;
 }
 

@@ -130,6 +130,7 @@ void Reporter::Evaluation(const EvaluationReport& report) {
   const std::string rule(text.size() + 1, '-');
   Line(rule);
   Line(text);
+  for (const evaluate::TaskResult& task : report.tasks) Line(evaluate::LineOf(task));
   Line(rule);
 }
 

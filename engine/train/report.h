@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/status.h"
+#include "engine/evaluate/results.h"
 #include "engine/metrics/sinks.h"
 
 namespace engine::train {
@@ -58,6 +59,7 @@ struct EvaluationReport {
   double validation_loss = 0;                                // nats per token
   std::vector<std::pair<std::string, double>> metrics = {};  // as of IterationReport
   double elapsed_ms = 0;
+  std::vector<evaluate::TaskResult> tasks = {};
 };
 
 struct SaveReport {

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/run_folder.h"
+#include "engine/evaluate/score_rows.h"
 #include "engine/predict/predict.h"
 #include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
@@ -100,7 +101,9 @@ class Training {
     RETURN_IF_ERROR(CheckLimits(run_.recipe, device.profile));
     ASSIGN_OR_RETURN(run_.source,
                      data::Source::Open(run_.recipe, (fs::path(run_.options.out) / "indices").string()));
+    ASSIGN_OR_RETURN(run_.tasks, TasksOf(run_.recipe));
     ASSIGN_OR_RETURN(run_.plan, driver::CompileRecipe(run_.recipe, {.profile = device.profile}));
+    if (!run_.tasks.empty()) RETURN_IF_ERROR(evaluate::CheckScores(run_.plan));
     RETURN_IF_ERROR(CheckFast(run_.recipe, run_.plan));
     RETURN_IF_ERROR(CheckFaultTensors(run_.options.faults, run_.plan));
     const plan::Plan& plan = run_.plan;
@@ -311,7 +314,9 @@ std::string CheckpointRootIn(const std::string& folder) {
 absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
   RETURN_IF_ERROR(CheckLimits(recipe, device));
   RETURN_IF_ERROR(data::Source::Open(recipe).status());
+  ASSIGN_OR_RETURN(const std::vector<evaluate::Task> tasks, TasksOf(recipe));
   ASSIGN_OR_RETURN(const plan::Plan plan, driver::CompileRecipe(recipe, {.profile = device}));
+  if (!tasks.empty()) RETURN_IF_ERROR(evaluate::CheckScores(plan));
   return CheckFast(recipe, plan);
 }
 

@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/data/fingerprint.h"
 #include "engine/data/source.h"
+#include "engine/evaluate/examples.h"
 #include "engine/plan/plan.h"
 #include "engine/train/partner.h"
 #include "engine/train/report.h"
@@ -32,6 +34,7 @@ struct RunContext {
   plan::Plan plan = {};
   bool keeps_copies = false;              // of the ranks' states in their hosts' memory, as all processes do
   std::unique_ptr<Partner> partner = {};  // null: no other host has this rank's state
+  std::vector<evaluate::Task> tasks = {};  // that each evaluation asks
   std::unique_ptr<state::Ranks> ranks =
       {};  // after the partner, whom copies under way go to, and the source and the plan, which its ranks may be reading until they end
   launch::Client* processes = nullptr;  // null: all ranks are this process's

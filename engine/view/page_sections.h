@@ -33,6 +33,7 @@ Document PredictionSection(const Runs& runs);
 Document MemorySection(const Runs& runs);
 Document CheckpointsSection(const Runs& runs);
 Document EvaluationsSection(const Runs& runs);
+Document TasksSection(const Runs& runs);
 Document SettingsSection(const Runs& runs);
 Document RecipesSection(const Runs& runs);
 

@@ -247,6 +247,23 @@ Document EvaluationsSection(const Runs& runs) {
           Text{fmt::format("At most the newest {} of each run.", kMostRows), Text::Kind::kNote}};
 }
 
+Document TasksSection(const Runs& runs) {
+  Table table{.label = "Tasks", .head = {"run", "iteration", "task", "value"}};
+  for (const ReportedRun& run : runs) {
+    const std::vector<EvaluationView>& records = run.view->evaluation_records;
+    if (records.empty()) continue;
+    for (const TaskView& task : records.back().tasks) {
+      table.rows.push_back({{run.name},
+                            {fmt::format("{}", records.back().iteration)},
+                            {Printable(task.name)},
+                            {WithError(task.value, task.standard_error)}});
+    }
+  }
+  if (table.rows.empty()) return {};
+  return {Title{.text = "Tasks"}, std::move(table),
+          Text{"Of the last evaluation; ± is the standard error.", Text::Kind::kNote}};
+}
+
 Document CheckpointsSection(const Runs& runs) { return SectionOf("Checkpoints", runs, CheckpointsOf); }
 
 }  // namespace engine::view

@@ -139,6 +139,7 @@ class Frame {
     if (view_.last.iteration > 0) AddCurves(&rows);
     AddMemory(&rows);
     if (view_.evaluations > 0) rows.push_back(Row("validation", Evaluation()));
+    if (!view_.evaluation_records.empty()) AddTasks(view_.evaluation_records.back(), &rows);
     const std::string checkpoint = Checkpoint();
     if (!checkpoint.empty()) rows.push_back(Row("checkpoint", checkpoint));
     if (view_.time.wall_s() > 0) rows.push_back(Row("goodput", Goodput()));
@@ -198,6 +199,13 @@ class Frame {
       text += fmt::format(", lowest {} at {}", LossText(view_.best_evaluation->loss),
                           view_.best_evaluation->iteration);
     return text;
+  }
+
+  // A row for each measure of a task in the last evaluation.
+  void AddTasks(const EvaluationView& evaluation, std::vector<Line>* rows) const {
+    for (const TaskView& task : evaluation.tasks)
+      rows->push_back(Row(
+          "task", fmt::format("{} {}", Printable(task.name), WithError(task.value, task.standard_error))));
   }
 
   std::string Checkpoint() const {

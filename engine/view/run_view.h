@@ -39,10 +39,18 @@ struct LastIteration {
   double operator[](const metrics::Quantity& quantity) const;
 };
 
+// A measure of a task of an evaluation.
+struct TaskView {
+  std::string name;  // "lambada/acc"
+  double value = 0;
+  double standard_error = 0;  // not finite: not known
+};
+
 struct EvaluationView {
   std::int64_t iteration = 0;
   double loss = 0;  // not finite: it was not, or is not known
   double ended_unix_s = 0, seconds = 0;
+  std::vector<TaskView> tasks = {};
 };
 
 struct CheckpointView {

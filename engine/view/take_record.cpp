@@ -84,6 +84,23 @@ void TakeIteration(const object& record, std::int64_t iteration, RunView* view) 
   view->last = std::move(last);
 }
 
+// By the record's keys, both objects of numbers by name.
+std::vector<TaskView> TasksIn(const object& record) {
+  std::vector<TaskView> tasks;
+  object values, errors;
+  if (record[metrics::kTask.key].get(values) != simdjson::SUCCESS) return tasks;
+  const bool has_errors = record[metrics::kTaskError.key].get(errors) == simdjson::SUCCESS;
+  for (const auto& [name, value] : values) {
+    const std::string key(name);
+    TaskView& task = tasks.emplace_back();
+    task.name = key;
+    task.value = NumberIn(values, key.c_str());
+    task.standard_error =
+        has_errors ? NumberIn(errors, key.c_str()) : std::numeric_limits<double>::quiet_NaN();
+  }
+  return tasks;
+}
+
 void TakeEvaluation(const object& record, std::int64_t iteration, RunView* view) {
   view->last_evaluation_s = OrZero(NumberIn(record, metrics::kEvaluationTime.key)) / 1e3;
   view->time.AddEvaluation(EndOf(record), view->last_evaluation_s);
@@ -92,7 +109,8 @@ void TakeEvaluation(const object& record, std::int64_t iteration, RunView* view)
   const EvaluationView evaluation{.iteration = iteration,
                                   .loss = loss,
                                   .ended_unix_s = EndOf(record),
-                                  .seconds = view->last_evaluation_s};
+                                  .seconds = view->last_evaluation_s,
+                                  .tasks = TasksIn(record)};
   RunView::Keep(evaluation, &view->evaluation_records);
   if (!std::isfinite(loss)) return;
   view->history.Add(iteration, metrics::kValidationLoss, loss);

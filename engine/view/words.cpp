@@ -41,6 +41,12 @@ std::string Percent(double share) {
   return std::isfinite(share) ? fmt::format("{:.1f} %", share * 100) : kUnknownText;
 }
 
+std::string WithError(double value, double standard_error) {
+  std::string text = Significant(value);
+  if (std::isfinite(standard_error)) text += fmt::format(" ± {:.2g}", standard_error);
+  return text;
+}
+
 std::string LossText(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : kUnknownText; }
 
 std::string Significant(double number) {

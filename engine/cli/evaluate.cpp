@@ -1,0 +1,137 @@
+// `engine evaluate`: a trained model asked tasks.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/print.h"
+#include "engine/base/status.h"
+#include "engine/base/write_file.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/device.h"
+#include "engine/cli/recipe_options.h"
+#include "engine/model/load.h"
+#include "engine/train/model_evaluation.h"
+
+namespace engine::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct EvaluateArguments {
+  std::string model;
+  std::string run;
+  std::string samples_out;
+  bool json = false;
+  DeviceChoice device;
+  recipe::LoadOptions load;
+  train::ModelEvaluationOptions options;
+};
+
+absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& arguments) {
+  std::error_code error;
+  if (fs::is_directory(arguments.model, error)) {
+    if (!arguments.load.sets.empty() || !arguments.run.empty())
+      return InvalidArgument("--set and --run go with a recipe, and {} is a folder", arguments.model);
+    return train::ModelOfFolder(arguments.model);
+  }
+  recipe::LoadResult loaded = model::Load(arguments.model, arguments.load);
+  PrintDiagnostics(loaded.diagnostics);
+  if (!loaded.ok()) return absl::InvalidArgumentError("the recipe has errors");
+  const std::string run =
+      arguments.run.empty() ? (fs::path("runs") / fs::path(arguments.model).stem()).string() : arguments.run;
+  return train::ModelOfRecipe(std::move(loaded.recipe), run);
+}
+
+void PrintResult(const evaluate::TaskResult& result) {
+  Print(stdout, "{}: {} example{}, {} tokens predicted{}\n", result.task, result.examples,
+        result.examples == 1 ? "" : "s", result.tokens,
+        result.truncated > 0 ? fmt::format(", {} contexts cut at their beginning", result.truncated) : "");
+  for (const evaluate::Measure& measure : result.measures) {
+    Print(stdout, "  {:<20} {:>10.5g}", measure.name, measure.value);
+    if (measure.standard_error) Print(stdout, " ± {:.2g}", *measure.standard_error);
+    if (measure.interval)
+      Print(stdout, "   95 %: {:.5g} to {:.5g}", measure.interval->first, measure.interval->second);
+    Print(stdout, "\n");
+  }
+  std::fflush(stdout);
+}
+
+absl::Status EvaluateTasks(EvaluateArguments& arguments) {
+  ASSIGN_OR_RETURN(const train::EvaluatedModel model, OpenModel(arguments));
+  const auto note = [](const std::string& text) { Print(stderr, "note: {}\n", text); };
+  for (const std::string& text : model.notes) note(text);
+  arguments.options.note = note;
+  ASSIGN_OR_RETURN(const state::Device device, MakeDevice(model.recipe, arguments.device));
+  nlohmann::json results = nlohmann::json::array();
+  std::string samples;
+  RETURN_IF_ERROR(train::EvaluateModel(model, arguments.options, device, [&](const train::AskedTask& asked) {
+    samples += asked.samples;
+    if (arguments.json) {
+      results.push_back(evaluate::ToJson(asked.result));
+    } else {
+      PrintResult(asked.result);
+    }
+  }));
+  if (arguments.json) Print(stdout, "{}\n", results.dump(2));
+  return arguments.samples_out.empty() ? absl::OkStatus() : WriteFile(arguments.samples_out, samples);
+}
+
+}  // namespace
+
+void AddEvaluateCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "evaluate", "Ask a model tasks: perplexity of texts, last words, multiple choice (docs/evaluation.md)");
+  const auto arguments = std::make_shared<EvaluateArguments>();
+  command
+      ->add_option("model", arguments->model,
+                   "A run's folder, one checkpoint, the folder of a Hugging Face model, or a recipe, whose "
+                   "layout is kept")
+      ->required()
+      ->type_name("FILE|DIR");
+  command
+      ->add_option(
+          "--task", arguments->options.tasks,
+          "FORM=FILE with the form perplexity, wikitext, wikitext103, lambada or multiple_choice; or a "
+          "task's TOML file; repeatable")
+      ->required()
+      ->allow_extra_args(false)
+      ->type_name("TASK");
+  command
+      ->add_option("--run", arguments->run,
+                   "Of a recipe: the folder of the run whose newest checkpoint has the weights (default: "
+                   "runs/ and the "
+                   "name of the recipe's file)")
+      ->type_name("DIR");
+  command->add_option("--limit", arguments->options.limit, "Examples of each task (default: all)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command
+      ->add_option(
+          "--batch", arguments->options.batch,
+          "Rows that a rank passes at a time (default: as many as have logits of 512 MiB, 64 at most)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->type_name("N");
+  command
+      ->add_option("--samples-out", arguments->samples_out,
+                   "A file for what the model makes of each example: a line of JSON for each")
+      ->type_name("FILE");
+  command->add_flag("--json", arguments->json, "Print the results as JSON");
+  AddDeviceOptions(command, "ranks", &arguments->device);
+  AddLoadOptions(command, &arguments->load);
+  command->footer(
+      "Exit codes: 0 evaluated; 1 a task, its file or the model is wrong, or it could not run; 2 wrong "
+      "options");
+  command->callback([arguments, exit_code] {
+    const absl::Status status = EvaluateTasks(*arguments);
+    if (!status.ok()) Print(stderr, "engine evaluate: {}\n", Message(status));
+    *exit_code = status.ok() ? 0 : 1;
+  });
+}
+
+}  // namespace engine::cli
