@@ -9,6 +9,7 @@
 #include "engine/study/comparison.h"
 #include "engine/study/html.h"
 #include "engine/study/plot.h"
+#include "engine/view/lines.h"
 #include "engine/view/page_sections.h"
 #include "engine/view/words.h"
 
