@@ -218,6 +218,7 @@ void Batch::End(SequencePtr sequence, Finish finish, const absl::Status& status)
   {
     const std::lock_guard lock(mutex_);
     ++counts_.finished;
+    if (finish == Finish::kCancelled || finish == Finish::kTimedOut) ++counts_.dropped;
   }
   sequence->request.on_finish(finish, status);
 }

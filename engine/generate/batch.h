@@ -86,6 +86,7 @@ class Batch {
 
   struct Counts {
     std::int64_t waiting = 0, running = 0, finished = 0;
+    std::int64_t dropped = 0;  // of the finished: cancelled, or too late
   };
   Counts counts() const;
 

@@ -150,7 +150,8 @@ class Server::Impl {
     return {{"status", "ok"},
             {"waiting", counts.waiting},
             {"running", counts.running},
-            {"finished", counts.finished}};
+            {"finished", counts.finished},
+            {"dropped", counts.dropped}};
   }
 
   Json Models() const {

@@ -241,6 +241,8 @@ TEST_CASE("batch: requests are cancelled and time out, waiting and running, and 
   std::this_thread::sleep_for(std::chrono::milliseconds(40));
   RunOut(&batch);
   CHECK(running.finish == Finish::kTimedOut);
+  CHECK(batch.counts().finished == 5);
+  CHECK(batch.counts().dropped == 4);
 
   Outcome left;
   {

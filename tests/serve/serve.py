@@ -297,8 +297,23 @@ def many_clients(server, seconds):
     return done
 
 
+def leaving(server):
+    """A client leaves while its 250 sequences wait: they are dropped, of a stream too, and the queue has room for others."""
+    for stream in (False, True):
+        before = server.wait_until_idle()
+        body = json.dumps({"prompt": [[number] for number in range(125)], "n": 2, "max_tokens": 31, "stream": stream}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=120) as raw:
+            raw.sendall(head + body)
+            while server.health()["waiting"] == 0 and server.health()["finished"] == before["finished"]:
+                time.sleep(0.001)
+        after = server.wait_until_idle()
+        check(after["finished"] == before["finished"] + 250, before, after)
+        check(after["dropped"] > before["dropped"], "nothing was dropped", before, after)
+
+
 def bounds(engine, run):
-    """One slot and a queue of two: requests beyond are 429, late ones 503, and the wish of a client that leaves is dropped."""
+    """One slot and a queue of two: requests beyond are 429, and late ones 503."""
     server = Server(engine, run, "--slots", "1", "--queue", "2", "--timeout", "0.05", "--max-body", "2000")
     # 29 passes and more of a small model take less than the time; with prompts for all, some wait for too long or not at all.
     codes = set()
@@ -344,7 +359,7 @@ def main():
             subprocess.run([engine, *arguments], cwd=folder, check=True, capture_output=True, timeout=120)
         server = Server(engine, str(folder / "run"), "--slots", "4", "--queue", "256", "--max-body", "50000")
         try:
-            for part in (harness_scores, harness_generates, tokenizer, streams, refuses, malformed):
+            for part in (harness_scores, harness_generates, tokenizer, streams, refuses, malformed, leaving):
                 part(server)
             done = many_clients(server, float(os.environ.get("ENGINE_SERVE_SOAK", "3")))
             server.stop()
