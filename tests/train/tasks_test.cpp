@@ -53,7 +53,7 @@ void WritePattern(const TempDir& folder) {
 
 recipe::Recipe PatternRecipe(const TempDir& folder, std::vector<std::string> sets) {
   sets.insert(sets.begin(),
-              {"evaluation.interval=" + std::string("1"), "evaluation.iterations=1",
+              {"evaluation.interval=1", "evaluation.iterations=1",
                fmt::format("evaluation.tasks=[\"{}\", \"{}\", \"perplexity={}\"]", folder / "choices.toml",
                            folder / "words.toml", folder / "texts.jsonl")});
   return RunRecipe(folder, std::move(sets));
@@ -69,9 +69,9 @@ nlohmann::json LastTasks(const std::string& out, const char* key = "tasks") {
   return last;
 }
 
-const std::vector<std::string> kUntrained = {"training.iterations=1", "optimizer.learning_rate=1e-12",
-                                             "model.dropout.embedding=0", "model.dropout.hidden=0",
-                                             "model.dropout.attention=0"};
+const std::vector<std::string> kUntrained = {"training.iterations=1",         "training.micro_batch=2",
+                                             "optimizer.learning_rate=1e-12", "model.dropout.embedding=0",
+                                             "model.dropout.hidden=0",        "model.dropout.attention=0"};
 
 }  // namespace
 
@@ -82,10 +82,9 @@ TEST_CASE("tasks: a model that has learned the pattern knows all, and one that h
   const nlohmann::json before = LastTasks(folder / "untrained");
   // 120 questions of four choices: four standard deviations of chance, √(0.25 · 0.75 / 120) = 0.04.
   CHECK(std::abs(before["choices/acc"].get<double>() - 0.25) < 0.16);
-  // Each of 257 tokens is as likely as any other.
-  CHECK(before["texts/perplexity"].is_null());
-  CHECK(std::abs(before["perplexity/perplexity"].get<double>() / 257 - 1) < 0.1);
-  CHECK(std::abs(before["perplexity/bits_per_byte"].get<double>() - std::log2(257.0)) < 0.2);
+  // Each of 300 tokens is about as likely as any other: logits differ by some tenths.
+  CHECK(std::abs(before["perplexity/perplexity"].get<double>() / 300 - 1) < 0.3);
+  CHECK(std::abs(before["perplexity/bits_per_byte"].get<double>() - std::log2(300.0)) < 0.4);
   CHECK(before["words/acc"].get<double>() < 0.5);
 
   const std::string log =
