@@ -62,7 +62,11 @@ class AnswerPrinter {
  public:
   AnswerPrinter(const GenerateArguments& arguments, const std::vector<WrittenPrompt>& written,
                 const std::vector<generate::Prompt>& prompts, const data::Tokenizer* tokenizer)
-      : arguments_(arguments), written_(written), prompts_(prompts), tokenizer_(tokenizer), lines_(prompts.size()) {
+      : arguments_(arguments),
+        written_(written),
+        prompts_(prompts),
+        tokenizer_(tokenizer),
+        lines_(prompts.size()) {
     if (streams()) Show(prompts[0].text);
   }
 
@@ -106,7 +110,8 @@ bool AreIds(const std::vector<WrittenPrompt>& prompts) {
 
 absl::Status WriteLogitsOf(const std::vector<generate::Prompt>& prompts, const GenerateArguments& arguments,
                            generate::Decoder* decoder) {
-  if (prompts.size() != 1) return InvalidArgument("--logits is of one prompt, and there are {}", prompts.size());
+  if (prompts.size() != 1)
+    return InvalidArgument("--logits is of one prompt, and there are {}", prompts.size());
   if (prompts[0].is_silent) return InvalidArgument("the prompt has no tokens, which logits could follow");
   return generate::WriteLogits(decoder, prompts[0].ids, arguments.logits_file);
 }
@@ -120,9 +125,9 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   if (!AreIds(written) || !(arguments.ids_out || writes_logits)) {
     ASSIGN_OR_RETURN(tokenizer, generate::OpenTokenizer(source.recipe.data, arguments.model.files));
   }
-  ASSIGN_OR_RETURN(
-      const std::vector<generate::Prompt> prompts,
-      MakePrompts(written, arguments.prompts, source, tokenizer.get(), arguments.ids_out || tokenizer == nullptr));
+  ASSIGN_OR_RETURN(const std::vector<generate::Prompt> prompts,
+                   MakePrompts(written, arguments.prompts, source, tokenizer.get(),
+                               arguments.ids_out || tokenizer == nullptr));
   const auto slots = std::min(arguments.slots, static_cast<std::int64_t>(prompts.size()));
   ASSIGN_OR_RETURN(const std::unique_ptr<generate::LoadedModel> model,
                    LoadModel(source, arguments.model.device, slots));
@@ -139,11 +144,12 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   RETURN_IF_ERROR(generate::Generate(
       &model->decoder(), text_of, prompts, options,
       {.on_text = [&](std::size_t, std::string_view text) { printer.AddText(text); },
-       .on_answer = [&](std::size_t prompt, const generate::Answer& answer) { printer.AddAnswer(prompt, answer); },
+       .on_answer = [&](std::size_t prompt,
+                        const generate::Answer& answer) { printer.AddAnswer(prompt, answer); },
        .should_stop = [] { return StopSignals::Came() != 0; }}));
   if (printer.cancelled() > 0 && prompts.size() > 1)
-    return absl::CancelledError(
-        fmt::format("stopped by a signal: {} of {} answers are not whole", printer.cancelled(), prompts.size()));
+    return absl::CancelledError(fmt::format("stopped by a signal: {} of {} answers are not whole",
+                                            printer.cancelled(), prompts.size()));
   return absl::OkStatus();
 }
 
@@ -177,8 +183,7 @@ void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {
   command->add_option("--tokens", options.tokens, "New tokens at most")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
-  command
-      ->add_option("--stop", options.stops, "A text that ends the answer, which has what stands before it")
+  command->add_option("--stop", options.stops, "A text that ends the answer, which has what stands before it")
       ->allow_extra_args(false)
       ->check([](const std::string& stop) { return stop.empty() ? "must not be empty" : ""; })
       ->type_name("TEXT");
@@ -223,7 +228,8 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
   AddSamplingOptions(command, &arguments->options.sampling);
   command->footer(
       "Ctrl-C ends the text with what there is.\n"
-      "Exit codes: 0 continued; 1 no whole checkpoint, the model could not run, or a signal came before all of "
+      "Exit codes: 0 continued; 1 no whole checkpoint, the model could not run, or a signal came before all "
+      "of "
       "several prompts were answered; 2 wrong options");
   command->callback([arguments, exit_code] {
     const absl::Status status = GenerateText(*arguments);

@@ -52,8 +52,7 @@ void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
                        "vocab.json of the gpt2 tokenizer, where it is elsewhere than the recipe says")
           ->type_name("FILE");
   CLI::Option* merges =
-      command
-          ->add_option("--merges,--merges-file", arguments->files.merges_file, "merges.txt of the same")
+      command->add_option("--merges,--merges-file", arguments->files.merges_file, "merges.txt of the same")
           ->type_name("FILE");
   vocab->needs(merges);
   merges->needs(vocab);

@@ -56,8 +56,7 @@ absl::StatusOr<WrittenPrompt> PromptOfRecord(const jinja::Value& record, const s
   if (record.dict() != nullptr) prompt = record.dict()->Find("prompt");
   if (prompt == nullptr) return InvalidArgument("the object has no key prompt");
   if (prompt->text() != nullptr) return WrittenPrompt{*prompt->text(), name};
-  if (prompt->list() == nullptr)
-    return InvalidArgument("a prompt must be a string or a list of token ids");
+  if (prompt->list() == nullptr) return InvalidArgument("a prompt must be a string or a list of token ids");
   std::vector<std::int64_t> ids;
   for (const jinja::Value& id : prompt->list()->items) {
     if (!id.is_integer()) return InvalidArgument("a prompt must be a string or a list of token ids");
@@ -76,7 +75,8 @@ using ReadRecord = absl::StatusOr<WrittenPrompt> (*)(const jinja::Value&, const 
 absl::StatusOr<std::vector<WrittenPrompt>> ReadJsonPrompts(const WrittenIds& file, ReadRecord read) {
   std::vector<WrittenPrompt> prompts;
   RETURN_IF_ERROR(data::VisitJsonRecords({file.name}, file.text, [&](const jinja::Value& record) {
-    absl::StatusOr<WrittenPrompt> prompt = read(record, fmt::format("{}: prompt {}", file.name, prompts.size()));
+    absl::StatusOr<WrittenPrompt> prompt =
+        read(record, fmt::format("{}: prompt {}", file.name, prompts.size()));
     if (prompt.ok()) prompts.push_back(*std::move(prompt));
     return prompt.status();
   }));
@@ -126,8 +126,8 @@ class PromptMaker {
 
   absl::StatusOr<generate::Prompt> operator()(const data::Conversation& conversation) {
     if (!chat_) {
-      absl::StatusOr<data::ChatTemplate> opened = data::ChatTemplate::Open(
-          arguments_.chat_template, source_.recipe.data.tokenizer.path, LocalNow());
+      absl::StatusOr<data::ChatTemplate> opened =
+          data::ChatTemplate::Open(arguments_.chat_template, source_.recipe.data.tokenizer.path, LocalNow());
       RETURN_IF_ERROR(opened.status());
       chat_ = std::make_unique<data::ChatTemplate>(*std::move(opened));
     }
@@ -246,8 +246,7 @@ absl::StatusOr<std::vector<generate::Prompt>> MakePrompts(const std::vector<Writ
   std::vector<generate::Prompt> prompts;
   for (const WrittenPrompt& one : written) {
     absl::StatusOr<generate::Prompt> prompt = std::visit(make, one.content);
-    if (!prompt.ok())
-      return one.name.empty() ? prompt.status() : WithContext(prompt.status(), one.name);
+    if (!prompt.ok()) return one.name.empty() ? prompt.status() : WithContext(prompt.status(), one.name);
     prompts.push_back(*std::move(prompt));
   }
   return prompts;

@@ -19,8 +19,8 @@ namespace engine::cli {
 struct PromptArguments {
   std::optional<std::string> prompt, tokens_in, prompts_file, chat_file, message;  // one, or none
   std::string chat_template;                                                       // a file or a name
-  bool special = false;                 // special tokens in prompts are tokens
-  std::optional<bool> adds_template;    // nullopt: as the model is used (ModelSource)
+  bool special = false;               // special tokens in prompts are tokens
+  std::optional<bool> adds_template;  // nullopt: as the model is used (ModelSource)
 };
 
 void AddPromptOptions(CLI::App* command, PromptArguments* arguments);

@@ -62,7 +62,8 @@ absl::Status ServeModel(const ServeArguments& arguments) {
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer =
       generate::OpenTokenizer(source.recipe.data, arguments.model.files);
   if (!tokenizer.ok())
-    Print(stderr, "note: prompts must be token ids, for there is no tokenizer: {}\n", Message(tokenizer.status()));
+    Print(stderr, "note: prompts must be token ids, for there is no tokenizer: {}\n",
+          Message(tokenizer.status()));
   ASSIGN_OR_RETURN(const std::unique_ptr<generate::LoadedModel> model,
                    LoadModel(source, arguments.model.device, arguments.slots));
   generate::Batch batch(&model->decoder(), static_cast<std::size_t>(arguments.queue));
@@ -84,13 +85,14 @@ absl::Status ServeModel(const ServeArguments& arguments) {
   options.connections = static_cast<std::size_t>(arguments.slots + arguments.queue + 32);
   if (!IsLoopback(options.host))
     Print(stderr,
-          "warning: {} may be reached from other machines; whoever reaches it can use the model, as there are no "
+          "warning: {} may be reached from other machines; whoever reaches it can use the model, as there "
+          "are no "
           "passwords and no encryption\n",
           options.host);
   const StopSignals signals;
   ASSIGN_OR_RETURN(const std::unique_ptr<serve::Server> server, serve::Server::Start(served, options));
-  Print(stdout, "{} at http://{}:{}/v1 with {} slots of {} tokens; Ctrl-C ends it\n", served.name, options.host,
-        server->port(), arguments.slots, served.context);
+  Print(stdout, "{} at http://{}:{}/v1 with {} slots of {} tokens; Ctrl-C ends it\n", served.name,
+        options.host, server->port(), arguments.slots, served.context);
   std::fflush(stdout);
   ServeUntilSignal(&batch, server.get());
   return absl::OkStatus();
@@ -99,8 +101,8 @@ absl::Status ServeModel(const ServeArguments& arguments) {
 }  // namespace
 
 void AddServeCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command =
-      app.add_subcommand("serve", "Answer requests over HTTP with a trained model, as evaluation harnesses send them");
+  CLI::App* command = app.add_subcommand(
+      "serve", "Answer requests over HTTP with a trained model, as evaluation harnesses send them");
   const auto arguments = std::make_shared<ServeArguments>();
   AddModelOptions(command, &arguments->model);
   command->add_option("--port", arguments->server.port, "0: any that is free")
@@ -114,7 +116,9 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
   command->add_option("--slots", arguments->slots, "Sequences that are computed at the same time")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  command->add_option("--queue", arguments->queue, "Sequences that may wait for a slot; more are answered with 429")
+  command
+      ->add_option("--queue", arguments->queue,
+                   "Sequences that may wait for a slot; more are answered with 429")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command->add_option("--timeout", arguments->timeout_seconds, "Seconds that a request may take, waiting too")
@@ -126,7 +130,8 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
       ->type_name("BYTES")
       ->capture_default_str();
   command->footer(
-      "Exit codes: 0 ended by a signal; 1 no whole checkpoint, the model could not run, or the port is taken; 2 "
+      "Exit codes: 0 ended by a signal; 1 no whole checkpoint, the model could not run, or the port is "
+      "taken; 2 "
       "wrong options");
   command->callback([arguments, exit_code] {
     const absl::Status status = ServeModel(*arguments);

@@ -35,8 +35,8 @@ absl::StatusOr<std::vector<Batch::Cancel>> Batch::Submit(std::vector<Request> re
     return ResourceExhausted("{} sequences wait already, and at most {} may", waiting_.size(), most_waiting_);
   for (Request& request : requests) {
     cancels.push_back(std::make_shared<std::atomic<bool>>(false));
-    waiting_.push_back(std::make_unique<Sequence>(
-        Sequence{.request = std::move(request), .cancel = cancels.back()}));
+    waiting_.push_back(
+        std::make_unique<Sequence>(Sequence{.request = std::move(request), .cancel = cancels.back()}));
   }
   counts_.waiting = static_cast<std::int64_t>(waiting_.size());
   has_work_.notify_all();
@@ -173,7 +173,8 @@ void Batch::Slide(std::size_t slot) {
   Extend(slot, Row(0));
 }
 
-absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top, std::span<const float> logits) {
+absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top,
+                                         std::span<const float> logits) {
   ASSIGN_OR_RETURN(const LogProbabilities all, LogProbabilities::Of(logits));
   return ScoredToken{.token = token, .log_probability = all[token], .top = all.Top(top)};
 }

@@ -23,12 +23,12 @@
 namespace engine::generate {
 
 enum class Finish : std::uint8_t {
-  kEndToken,   // the model has said that the text ends
-  kEnough,     // whoever asked wants no more: a stop string, say
-  kLength,     // as many tokens as were asked for, or as the slot holds
+  kEndToken,  // the model has said that the text ends
+  kEnough,    // whoever asked wants no more: a stop string, say
+  kLength,    // as many tokens as were asked for, or as the slot holds
   kCancelled,
   kTimedOut,
-  kFailed,     // by the status that goes with it
+  kFailed,  // by the status that goes with it
 };
 
 // A token of a sequence and, where they were asked for, log-probabilities (sampling.h).
@@ -53,9 +53,10 @@ struct Request {
   bool slides = false;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 
-  std::function<void(std::vector<ScoredToken>)> on_prompt = nullptr;  // where scores_prompt; the first has no score
-  std::function<bool(const ScoredToken&)> on_token = nullptr;                 // false: enough
-  std::function<void(Finish, const absl::Status&)> on_finish = nullptr;       // once, as the last call
+  std::function<void(std::vector<ScoredToken>)> on_prompt =
+      nullptr;                                                 // where scores_prompt; the first has no score
+  std::function<bool(const ScoredToken&)> on_token = nullptr;  // false: enough
+  std::function<void(Finish, const absl::Status&)> on_finish = nullptr;  // once, as the last call
 };
 
 class Batch {
@@ -110,7 +111,8 @@ class Batch {
   void StepAll();
   void Slide(std::size_t slot);
   absl::StatusOr<ScoredToken> Choose(const Sequence& sequence, std::span<const float> logits) const;
-  static absl::StatusOr<ScoredToken> Score(std::int32_t token, std::int64_t top, std::span<const float> logits);
+  static absl::StatusOr<ScoredToken> Score(std::int32_t token, std::int64_t top,
+                                           std::span<const float> logits);
   // Gives the sequence its next token.
   void Extend(std::size_t slot, std::span<const float> logits);
   void Leave(std::size_t slot, Finish finish, const absl::Status& status = absl::OkStatus());

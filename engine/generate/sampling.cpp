@@ -108,8 +108,7 @@ absl::StatusOr<std::vector<Likelihood>> Distribution(std::span<const float> logi
 }
 
 double DrawUniform(std::uint64_t seed, std::uint64_t request, std::uint64_t position) {
-  const std::array<std::uint32_t, 4> words =
-      Philox4x32(MakePhiloxKey(seed, "generate"), position, request);
+  const std::array<std::uint32_t, 4> words = Philox4x32(MakePhiloxKey(seed, "generate"), position, request);
   const std::uint64_t bits = (std::uint64_t{words[0]} << 32) | words[1];
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }

@@ -49,9 +49,7 @@ class LogProbabilities {
   // The logits must outlive it. Internal: as Distribution.
   static absl::StatusOr<LogProbabilities> Of(std::span<const float> logits);
 
-  double operator[](std::int32_t token) const {
-    return logits_[static_cast<std::size_t>(token)] - log_sum_;
-  }
+  double operator[](std::int32_t token) const { return logits_[static_cast<std::size_t>(token)] - log_sum_; }
   // The n likeliest, the likeliest first (of equals the one of the lower id).
   std::vector<Likelihood> Top(std::int64_t n) const;
 

@@ -54,8 +54,7 @@ absl::Status SetContext(std::int64_t context, recipe::Recipe* recipe) {
   if (context == 0 || context == recipe->data.sequence_length) return absl::OkStatus();
   recipe->data.sequence_length = context;
   recipe::LoadResult loaded = model::LoadText(recipe::ToToml(*recipe), "the model's recipe");
-  if (!loaded.ok())
-    return InvalidArgument("--context {}: {}", context, loaded.diagnostics.front().message);
+  if (!loaded.ok()) return InvalidArgument("--context {}: {}", context, loaded.diagnostics.front().message);
   *recipe = std::move(loaded.recipe);
   return absl::OkStatus();
 }
@@ -81,8 +80,7 @@ absl::Status AppendGenerationConfig(const std::string& folder, std::vector<std::
   if (folder.empty() || !fs::exists(path, error)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostBytes));
   ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(text, path));
-  if (!config.is_object())
-    return InvalidArgument("{}: error: it is {}, not an object", path, TypeOf(config));
+  if (!config.is_object()) return InvalidArgument("{}: error: it is {}, not an object", path, TypeOf(config));
   return AppendEndTokens(config, path, ids);
 }
 
@@ -111,8 +109,8 @@ absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, std::int6
       std::min(kUsualContext, hf::MostPositions(opened.config).value_or(kUsualContext));
   RETURN_IF_ERROR(SetContext(context > 0 ? context : usual, &source.recipe));
   source.weights = std::move(opened.weights);
-  RETURN_IF_ERROR(AppendEndTokens(opened.config, (fs::path(folder) / hf::kConfigFile).string(),
-                                  &source.end_tokens));
+  RETURN_IF_ERROR(
+      AppendEndTokens(opened.config, (fs::path(folder) / hf::kConfigFile).string(), &source.end_tokens));
   RETURN_IF_ERROR(AppendGenerationConfig(folder, &source.end_tokens));
   return source;
 }

@@ -22,7 +22,8 @@ struct ModelSource {
   std::string folder;
   recipe::Recipe recipe = {};  // for one sample on one rank
   std::optional<checkpoint::Reader> checkpoint = std::nullopt;
-  std::unique_ptr<checkpoint::TensorSource> weights = nullptr;  // where it is no checkpoint: those of all parameters
+  std::unique_ptr<checkpoint::TensorSource> weights =
+      nullptr;  // where it is no checkpoint: those of all parameters
   // Whether prompts begin with what the tokenizer's template puts before a text: as models of Hugging Face are used. A run's
   // data are without.
   bool adds_template = false;

@@ -18,8 +18,8 @@ bool IsPeer(int socket, const std::string& address, int port) {
   if (getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) != 0) return false;
   char host[NI_MAXHOST] = {};
   char service[NI_MAXSERV] = {};
-  if (getnameinfo(reinterpret_cast<const sockaddr*>(&peer), length, host, sizeof host, service, sizeof service,
-                  NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&peer), length, host, sizeof host, service,
+                  sizeof service, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return false;
   return address == host && std::to_string(port) == service;
 }

@@ -38,14 +38,13 @@ absl::StatusOr<std::vector<std::int32_t>> IdsOf(const ServedModel& model, const 
   if (model.tokenizer == nullptr)
     return FailedPrecondition("the model has no tokenizer here, so prompts must be token ids");
   return generate::EncodePrompt(
-      *model.tokenizer,
-      {.special_tokens = true, .add_template = adds_template.value_or(model.adds_template)}, model.vocabulary,
-      text);
+      *model.tokenizer, {.special_tokens = true, .add_template = adds_template.value_or(model.adds_template)},
+      model.vocabulary, text);
 }
 
-absl::StatusOr<std::shared_ptr<Completion>> Completion::Start(const ServedModel& model,
-                                                              CompletionRequest request, std::uint64_t number,
-                                                              std::chrono::steady_clock::time_point deadline) {
+absl::StatusOr<std::shared_ptr<Completion>> Completion::Start(
+    const ServedModel& model, CompletionRequest request, std::uint64_t number,
+    std::chrono::steady_clock::time_point deadline) {
   std::shared_ptr<Completion> made(new Completion(model, std::move(request), number));
   RETURN_IF_ERROR(made->Prepare());
   std::vector<generate::Request> requests;
@@ -81,13 +80,14 @@ absl::Status Completion::Prepare() {
 
 generate::Request Completion::RequestOf(std::size_t index) {
   Choice* choice = &choices_[index];
-  generate::Request request{.tokens = choice->prompt,
-                            .most_tokens = request_.max_tokens,
-                            .sampling = request_.sampling,
-                            .number = index,
-                            .end_tokens = model_.end_tokens,
-                            .top = request_.logprobs,
-                            .scores_prompt = request_.echo && (request_.logprobs || request_.max_tokens == 0)};
+  generate::Request request{
+      .tokens = choice->prompt,
+      .most_tokens = request_.max_tokens,
+      .sampling = request_.sampling,
+      .number = index,
+      .end_tokens = model_.end_tokens,
+      .top = request_.logprobs,
+      .scores_prompt = request_.echo && (request_.logprobs || request_.max_tokens == 0)};
   if (!request_.seed) {
     request.sampling.seed = model_.seed;
     request.number = (number_ << 20) | index;
@@ -251,8 +251,7 @@ Json Completion::Answer() const {
 
 std::string Completion::EventOf(std::size_t index) {
   Choice& choice = choices_[index];
-  const bool has_more = choice.text.size() > choice.told_text ||
-                        (choice.finish && !choice.told_finish);
+  const bool has_more = choice.text.size() > choice.told_text || (choice.finish && !choice.told_finish);
   if (!has_more) return "";
   Json event = Head();
   event["choices"] = Json::array({ChoiceJson(index, choice.told_text, choice.told_scored)});

@@ -28,10 +28,11 @@ struct ServedModel {
   const data::Tokenizer* tokenizer = nullptr;  // null: prompts and answers are ids
   std::string chat_template;                   // its text; empty: there is none
   std::vector<std::int32_t> end_tokens;
-  bool adds_template = false;  // what the tokenizer's template puts around a prompt, where a request does not say
+  bool adds_template =
+      false;  // what the tokenizer's template puts around a prompt, where a request does not say
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;
-  std::uint64_t seed = 0;  // of requests without one
+  std::uint64_t seed = 0;    // of requests without one
   std::int64_t created = 0;  // seconds since 1970
 };
 
@@ -43,8 +44,8 @@ absl::StatusOr<std::vector<std::int32_t>> IdsOf(const ServedModel& model, const 
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   // Errors are those of IdsOf and of Batch::Submit. `number` is of the server's requests: the seedless differ by it.
-  static absl::StatusOr<std::shared_ptr<Completion>> Start(const ServedModel& model, CompletionRequest request,
-                                                           std::uint64_t number,
+  static absl::StatusOr<std::shared_ptr<Completion>> Start(const ServedModel& model,
+                                                           CompletionRequest request, std::uint64_t number,
                                                            std::chrono::steady_clock::time_point deadline);
 
   // Whether all choices are done, after this time at the latest.
@@ -66,9 +67,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
   struct Choice {
     std::vector<std::int32_t> prompt;
     std::string prompt_text;  // where it is echoed
-    std::vector<generate::ScoredToken> scored;  // with logprobs: of the prompt, where it is echoed, and of new tokens
-    std::vector<std::int64_t> offsets;          // of each of these, in characters of the text
-    std::vector<std::int32_t> ids;              // new ones
+    std::vector<generate::ScoredToken>
+        scored;                         // with logprobs: of the prompt, where it is echoed, and of new tokens
+    std::vector<std::int64_t> offsets;  // of each of these, in characters of the text
+    std::vector<std::int32_t> ids;      // new ones
     std::string text;
     std::optional<generate::TextStream> stream;
     std::optional<generate::Finish> finish;

@@ -105,7 +105,8 @@ absl::Status ReadStreamOptions(const json& value, bool* includes_usage) {
   if (value.is_null()) return absl::OkStatus();
   if (!value.is_object()) return InvalidArgument("stream_options must be an object");
   for (const auto& [key, option] : value.items()) {
-    if (key != "include_usage") return InvalidArgument("stream_options has an unknown key \"{}\"", Shown(key));
+    if (key != "include_usage")
+      return InvalidArgument("stream_options has an unknown key \"{}\"", Shown(key));
     RETURN_IF_ERROR(ReadTruth(option, "stream_options.include_usage", includes_usage));
   }
   return absl::OkStatus();
@@ -166,9 +167,9 @@ absl::StatusOr<std::vector<std::int32_t>> ParseIds(const json& value, std::strin
     if (is_right) ids.push_back(value[i].get<std::int32_t>());
   }
   if (!is_right)
-    return InvalidArgument("{} must be {}, and no id may be negative", key,
-                           key == "prompt" ? "a string, a list of token ids, or a list of either"
-                                           : "a list of token ids");
+    return InvalidArgument(
+        "{} must be {}, and no id may be negative", key,
+        key == "prompt" ? "a string, a list of token ids, or a list of either" : "a list of token ids");
   return ids;
 }
 

@@ -20,12 +20,12 @@ using PromptBody = std::variant<std::string, std::vector<std::int32_t>>;
 struct CompletionRequest {
   std::vector<PromptBody> prompts;  // at least one
   std::int64_t max_tokens = 16;
-  generate::SamplingOptions sampling;      // its seed is `seed`, where there is one
-  std::optional<std::uint64_t> seed;       // the same answer each time
-  std::vector<std::string> stops;          // none is empty
-  std::int64_t n = 1;                      // answers to each prompt
-  std::optional<std::int64_t> logprobs;    // and those of so many likeliest tokens
-  bool echo = false;                       // the answer begins with the prompt
+  generate::SamplingOptions sampling;    // its seed is `seed`, where there is one
+  std::optional<std::uint64_t> seed;     // the same answer each time
+  std::vector<std::string> stops;        // none is empty
+  std::int64_t n = 1;                    // answers to each prompt
+  std::optional<std::int64_t> logprobs;  // and those of so many likeliest tokens
+  bool echo = false;                     // the answer begins with the prompt
   bool stream = false;
   bool includes_usage = false;             // in a stream
   bool returns_ids = false;                // token_ids in each choice

@@ -83,8 +83,9 @@ class Server::Impl {
     port_ = options_.port == 0 ? http_.bind_to_any_port(options_.host)
                                : (http_.bind_to_port(options_.host, options_.port) ? options_.port : -1);
     if (port_ < 0)
-      return Unavailable("cannot listen at {}:{}: the port is taken, or the address is none of this machine's",
-                         options_.host, options_.port);
+      return Unavailable(
+          "cannot listen at {}:{}: the port is taken, or the address is none of this machine's",
+          options_.host, options_.port);
     http_.LengthenQueue();
     thread_ = std::thread([this] {
       http_.listen_after_bind();
@@ -107,7 +108,8 @@ class Server::Impl {
 
   void AddRoutes() {
     http_.Get("/health", [this](const Request&, Response& response) { AnswerJson(200, Health(), response); });
-    http_.Get("/v1/models", [this](const Request&, Response& response) { AnswerJson(200, Models(), response); });
+    http_.Get("/v1/models",
+              [this](const Request&, Response& response) { AnswerJson(200, Models(), response); });
     http_.Get("/tokenizer_info",
               [this](const Request&, Response& response) { AnswerJson(200, TokenizerInfo(), response); });
     Post("/v1/completions", &Impl::Complete);
@@ -137,8 +139,8 @@ class Server::Impl {
         // The library itself refuses a length that is said beforehand. What is left of the body must not be read as a request.
         const bool is_refused = is_long || response.status == 413;
         response.set_header("Connection", "close");
-        return AnswerError(is_refused ? 413 : 400, is_refused ? MeaningOf(413) : "the body did not come whole",
-                           response);
+        return AnswerError(is_refused ? 413 : 400,
+                           is_refused ? MeaningOf(413) : "the body did not come whole", response);
       }
       if (stops_) return AnswerError(503, "the server stops", response);
       (this->*handler)(body, request, response);
@@ -188,8 +190,10 @@ class Server::Impl {
         } else if (key == "prompt" && value.is_string()) {
           text = value.get<std::string>();
         } else if (key != "model") {
-          return InvalidArgument("{} is no key of this call, or has no value for it: prompt is a string, "
-                                 "add_special_tokens true or false", nlohmann::json(key).dump());
+          return InvalidArgument(
+              "{} is no key of this call, or has no value for it: prompt is a string, "
+              "add_special_tokens true or false",
+              nlohmann::json(key).dump());
         }
       }
       if (!parsed.contains("prompt")) return InvalidArgument("there is no prompt");
@@ -261,7 +265,8 @@ class Server::Impl {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServedModel& model, const ServerOptions& options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServedModel& model,
+                                                      const ServerOptions& options) {
   auto impl = std::make_unique<Impl>(model, options);
   RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -15,9 +15,9 @@ namespace engine::serve {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                        // 0: any that is free
-  std::size_t connections = 256;          // that are looked after at the same time; further ones wait
-  std::size_t most_body = 16 << 20;       // bytes; a longer one is 413
+  int port = 8000;                   // 0: any that is free
+  std::size_t connections = 256;     // that are looked after at the same time; further ones wait
+  std::size_t most_body = 16 << 20;  // bytes; a longer one is 413
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of a request, from its coming to its end
 };
 
@@ -28,7 +28,8 @@ struct ServerOptions {
 class Server {
  public:
   // Begins to listen. Unavailable: the address cannot be had.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServedModel& model, const ServerOptions& options);
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServedModel& model,
+                                                       const ServerOptions& options);
   // Stops, once requests under way have ended: cancel those of the batch first (Batch::CancelAll, until no thread waits).
   ~Server();
   Server(const Server&) = delete;

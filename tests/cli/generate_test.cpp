@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "tests/cli/tiny_run.h"
@@ -135,6 +136,50 @@ TEST_CASE("generate: the files of another tokenizer are refused") {
   const ProgramResult text = RunProgram("generate " + tiny.out + " --tokens 5 --tokens-in '57 32'");
   CHECK(text.exit_code == 0);
   CHECK(text.output.starts_with("9 "));
+}
+
+TEST_CASE("generate: several prompts, stop strings, conversations, and a Hugging Face folder") {
+  const TinyRun tiny;
+  const ProgramResult trained = RunProgram("run " + tiny.recipe + " --out " + tiny.out +
+                                           " --set training.iterations=30 --set model.mlp.bias=true");
+  REQUIRE_MESSAGE(trained.exit_code == 0, trained.output);
+  const std::string generate = "generate " + tiny.out + " --tokens 8 ";
+  const std::string alone = RunProgram(generate + "--prompt '9 b' --seed 3").output;
+  data::WriteFile(tiny.folder / "prompts.txt", "9 b\n\n25 b\n");
+  const ProgramResult lines = RunProgram(generate + "--seed 3 --prompts " + tiny.folder / "prompts.txt");
+  CHECK(lines.output.starts_with(alone));  // the first prompt's draws are those that it has alone
+  CHECK(Contains(lines.output.substr(alone.size()), "25 b"));
+
+  const std::string answer = alone.substr(3, alone.size() - 4);
+  const std::string stop = answer.substr(4, 2);
+  CHECK(RunProgram(generate + "--prompt '9 b' --seed 3 --stop '" + stop + "'").output ==
+        "9 b" + answer.substr(0, answer.find(stop)) + "\n");
+
+  data::WriteFile(tiny.folder / "prompts.jsonl", "\"9 b\"\n[57, 32]\n{\"prompt\": \"x\"}\n");
+  const ProgramResult json =
+      RunProgram(generate + "--json --logprobs 2 --prompts " + tiny.folder / "prompts.jsonl");
+  CHECK(json.exit_code == 0);
+  CHECK(std::count(json.output.begin(), json.output.end(), '\n') == 3);
+  CHECK(json.output.starts_with(R"({"prompt":"9 b","prompt_tokens":[57,32,98],"text":")"));
+  CHECK(Contains(json.output, R"("finish_reason":"length"})"));
+  data::WriteFile(tiny.folder / "prompts.jsonl", "\"9 b\"\n{\"text\": 1}\n");
+  CHECK(Contains(RunProgram(generate + "--prompts " + tiny.folder / "prompts.jsonl").output,
+                 "prompts.jsonl:2: error: the object has no key prompt"));
+
+  CHECK(Contains(RunProgram(generate + "--message hi").output, "--chat-template names a file"));
+  data::WriteFile(tiny.folder / "chat.jinja",
+                  "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}");
+  CHECK(Contains(
+      RunProgram(generate + "--message hi --json --chat-template " + tiny.folder / "chat.jinja").output,
+      R"("prompt_tokens":[117,115,101,114,58,32,104,105],)"));
+
+  const std::string model = tiny.folder / "model";
+  const ProgramResult exported = RunProgram("export hf " + tiny.out + " --dtype fp32 --out " + model);
+  REQUIRE_MESSAGE(exported.exit_code == 0, exported.output);
+  const std::string ids = " --tokens-in '57 32' --tokens-out --tokens 20";
+  CHECK(RunProgram("generate " + model + ids).output == RunProgram("generate " + tiny.out + ids).output);
+  CHECK(Contains(RunProgram("generate " + model + ids + " --context 17").output,
+                 "--context 17: embedding.positions: 16 positions are fewer than the 17 of a sequence"));
 }
 
 }  // namespace engine::cli

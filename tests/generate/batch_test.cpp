@@ -46,7 +46,8 @@ Request RequestInto(Outcome* outcome, std::vector<std::int32_t> prompt, std::int
 
 std::vector<std::int32_t> PromptOf(std::uint64_t number) {
   std::vector<std::int32_t> prompt;
-  for (std::uint64_t i = 0; i <= number % 7; ++i) prompt.push_back(static_cast<std::int32_t>((number * 5 + i) % 30));
+  for (std::uint64_t i = 0; i <= number % 7; ++i)
+    prompt.push_back(static_cast<std::int32_t>((number * 5 + i) % 30));
   return prompt;
 }
 
@@ -76,7 +77,8 @@ TEST_CASE("batch: each answer is the one that the request gets alone") {
   std::vector<Request> requests;
   for (std::uint64_t number = 0; number < 40; ++number) {
     outcomes.push_back(std::make_unique<Outcome>());
-    Request request = RequestInto(outcomes.back().get(), PromptOf(number), 1 + static_cast<std::int64_t>(number % 30), number);
+    Request request = RequestInto(outcomes.back().get(), PromptOf(number),
+                                  1 + static_cast<std::int64_t>(number % 30), number);
     request.slides = number % 2 == 0;
     request.end_tokens = {static_cast<std::int32_t>(number % 30)};
     requests.push_back(request);
@@ -173,7 +175,8 @@ TEST_CASE("batch: the queue is bounded, and takes all requests or none") {
   Batch batch(&decoder, 3);
   std::vector<Outcome> outcomes(6);
   const auto two = [&](std::size_t first) {
-    return std::vector<Request>{RequestInto(&outcomes[first], {1}, 3), RequestInto(&outcomes[first + 1], {2}, 3)};
+    return std::vector<Request>{RequestInto(&outcomes[first], {1}, 3),
+                                RequestInto(&outcomes[first + 1], {2}, 3)};
   };
   REQUIRE(batch.Submit(two(0)).ok());
   const absl::Status full = batch.Submit(two(2)).status();
@@ -215,8 +218,9 @@ TEST_CASE("batch: requests are cancelled and time out, waiting and running, and 
   std::vector<Outcome> outcomes(4);
   Request late = RequestInto(&outcomes[2], {1}, 500);
   late.deadline = std::chrono::steady_clock::now();
-  const absl::StatusOr<std::vector<Batch::Cancel>> cancels = batch.Submit(
-      {RequestInto(&outcomes[0], {1}, 500), RequestInto(&outcomes[1], {2}, 500), late, RequestInto(&outcomes[3], {3}, 5)});
+  const absl::StatusOr<std::vector<Batch::Cancel>> cancels =
+      batch.Submit({RequestInto(&outcomes[0], {1}, 500), RequestInto(&outcomes[1], {2}, 500), late,
+                    RequestInto(&outcomes[3], {3}, 5)});
   REQUIRE(cancels.ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   batch.Advance();

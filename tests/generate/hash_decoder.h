@@ -29,7 +29,8 @@ class HashDecoder final : public Decoder {
     ++prefills;
     if (on_call) RETURN_IF_ERROR(on_call());
     const auto count = static_cast<std::int64_t>(tokens.size());
-    if (count < 1 || count > context_ || rows < 1 || rows > count) return Internal("a prefill of {} tokens", count);
+    if (count < 1 || count > context_ || rows < 1 || rows > count)
+      return Internal("a prefill of {} tokens", count);
     tokens_[static_cast<std::size_t>(slot)].assign(tokens.begin(), tokens.end());
     logits->clear();
     for (std::int64_t row = count - rows; row < count; ++row)
@@ -44,7 +45,8 @@ class HashDecoder final : public Decoder {
     logits->clear();
     for (const Next& one : next) {
       std::vector<std::int32_t>& held = tokens_[static_cast<std::size_t>(one.slot)];
-      if (held.empty() || static_cast<std::int64_t>(held.size()) >= context_) return Internal("a step of a full slot");
+      if (held.empty() || static_cast<std::int64_t>(held.size()) >= context_)
+        return Internal("a step of a full slot");
       held.push_back(one.token);
       AppendLogits(held, logits);
     }
@@ -54,7 +56,8 @@ class HashDecoder final : public Decoder {
   // Those that follow these tokens.
   void AppendLogits(std::span<const std::int32_t> tokens, std::vector<float>* logits) const {
     std::uint64_t hash = 1469598103934665603ULL;
-    for (const std::int32_t token : tokens) hash = (hash ^ static_cast<std::uint64_t>(token + 1)) * 1099511628211ULL;
+    for (const std::int32_t token : tokens)
+      hash = (hash ^ static_cast<std::uint64_t>(token + 1)) * 1099511628211ULL;
     for (std::int64_t v = 0; v < vocabulary_; ++v) {
       const float uniform = UniformFromWord(PhiloxWord({1, 2}, static_cast<std::uint64_t>(v), hash));
       logits->push_back(4.0F * uniform);

@@ -130,15 +130,16 @@ TEST_CASE("sampling: the draw takes the token at which the sum exceeds the unifo
   CHECK(DrawToken(distribution, 0.5) == 2);
   CHECK(DrawToken(distribution, 0.75) == 9);
   CHECK(DrawToken(distribution, std::nextafter(1.0, 0.0)) == 9);
-  CHECK(DrawToken(std::vector<Likelihood>{{4, 0.5}, {2, 0.4999}}, 0.99999) == 2);  // where rounding leaves less than 1
+  CHECK(DrawToken(std::vector<Likelihood>{{4, 0.5}, {2, 0.4999}}, 0.99999) ==
+        2);  // where rounding leaves less than 1
 }
 
 TEST_CASE("sampling: equal logits, logits that are no numbers, options out of range") {
   CHECK(MustDistribute({1, 3, 3, 2}, {.temperature = 0})[0].token == 1);
   CHECK(MustDistribute({1, 3, 3, 2}, {.top_k = 2})[1].token == 2);
   CHECK(MustDistribute({1, -kInfinity}, {.temperature = 1e-300})[0].value == 1);
-  for (const std::vector<float>& logits :
-       {std::vector<float>{1, NAN}, std::vector<float>{kInfinity, 1}, std::vector<float>{-kInfinity, -kInfinity}}) {
+  for (const std::vector<float>& logits : {std::vector<float>{1, NAN}, std::vector<float>{kInfinity, 1},
+                                           std::vector<float>{-kInfinity, -kInfinity}}) {
     CHECK(absl::IsInternal(Distribution(logits, {}, {}).status()));
     CHECK(absl::IsInternal(LogProbabilities::Of(logits).status()));
   }

@@ -14,11 +14,11 @@ namespace {
 
 std::unique_ptr<data::Tokenizer> StreamTokenizer(const std::string& kind) {
   const std::string gpt2 = std::string(ENGINE_SOURCE_DIR) + "/tests/tokenizer/gpt2/";
-  absl::StatusOr<std::unique_ptr<data::Tokenizer>> made = data::MakeTokenizer(
-      kind == "byte" ? recipe::Tokenizer{.kind = "byte"}
-                     : recipe::Tokenizer{.kind = "gpt2",
-                                         .vocab_file = gpt2 + "vocab.json",
-                                         .merges_file = gpt2 + "merges.txt"});
+  absl::StatusOr<std::unique_ptr<data::Tokenizer>> made =
+      data::MakeTokenizer(kind == "byte" ? recipe::Tokenizer{.kind = "byte"}
+                                         : recipe::Tokenizer{.kind = "gpt2",
+                                                             .vocab_file = gpt2 + "vocab.json",
+                                                             .merges_file = gpt2 + "merges.txt"});
   REQUIRE_MESSAGE(made.ok(), Message(made.status()));
   return *std::move(made);
 }
@@ -48,9 +48,9 @@ std::vector<std::int32_t> BytesOf(std::string_view text) {
 TEST_CASE("text stream: characters come whole") {
   const auto bytes = StreamTokenizer("byte");
   CHECK(Pieces(bytes.get(), BytesOf("a\u00e9b\u20ac")) == "a||\u00e9|b|||\u20ac|");
-  CHECK(Pieces(bytes.get(), BytesOf("a\xE2\x82")) == "a|||\xE2\x82");    // the rest never came
-  CHECK(Pieces(bytes.get(), BytesOf("a\xFF\x62")) == "a|\xFF|b|");      // no beginning of anything
-  CHECK(Pieces(bytes.get(), {97, 300, 98}) == "a||\uFFFDb|");           // an id without a text
+  CHECK(Pieces(bytes.get(), BytesOf("a\xE2\x82")) == "a|||\xE2\x82");  // the rest never came
+  CHECK(Pieces(bytes.get(), BytesOf("a\xFF\x62")) == "a|\xFF|b|");     // no beginning of anything
+  CHECK(Pieces(bytes.get(), {97, 300, 98}) == "a||\uFFFDb|");          // an id without a text
   CHECK(Pieces(bytes.get(), BytesOf("\xA9x"), {}, BytesOf("caf\xC3")) == "\u00e9|x|");  // begun before
 }
 
@@ -58,10 +58,10 @@ TEST_CASE("text stream: stop strings across tokens, and text that only seems to 
   const auto bytes = StreamTokenizer("byte");
   CHECK(Pieces(bytes.get(), BytesOf("one two"), {" t"}) == "o|n|e|||||.");
   CHECK(Pieces(bytes.get(), BytesOf("a b c"), {" t"}) == "a|| b|| c|");
-  CHECK(Pieces(bytes.get(), BytesOf("aab"), {"ab", "b"}) == "|a||.");       // the one that begins first
+  CHECK(Pieces(bytes.get(), BytesOf("aab"), {"ab", "b"}) == "|a||.");  // the one that begins first
   CHECK(Pieces(bytes.get(), BytesOf("xyabz"), {"yabc", "ab"}) == "x|||y||.");
   CHECK(Pieces(bytes.get(), BytesOf("ab"), {"abc"}) == "||ab");
-  CHECK(Pieces(bytes.get(), BytesOf("s"), {"s"}, BytesOf("sss")) == "|.");    // only what is new
+  CHECK(Pieces(bytes.get(), BytesOf("s"), {"s"}, BytesOf("sss")) == "|.");  // only what is new
   CHECK(Pieces(bytes.get(), BytesOf("\u20ac."), {"\xE2\x82\xAC"}) == "||||.");
   const auto gpt2 = StreamTokenizer("gpt2");
   std::vector<std::int32_t> ids;
