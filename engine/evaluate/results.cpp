@@ -24,7 +24,8 @@ struct Mean {
 Mean MeanOf(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
   Mean mean;
-  for (const double value : values) mean.value += value / n;
+  for (const double value : values) mean.value += value;
+  mean.value /= n;  // of ones it is one
   if (values.size() < 2) return mean;
   double squares = 0;
   for (const double value : values) squares += (value - mean.value) * (value - mean.value);

@@ -27,6 +27,13 @@ std::vector<float> ReadLogits(const std::string& file, size_t columns, size_t* r
   return values;
 }
 
+// Behind what was said on standard error, which RunProgram has, too.
+json JsonOf(const std::string& output) {
+  const size_t begin = output.find("[\n");
+  REQUIRE_MESSAGE(begin != std::string::npos, output);
+  return json::parse(output.substr(begin));
+}
+
 }  // namespace
 
 TEST_CASE("evaluate: perplexity, by float64 from the logits that generate writes") {
@@ -37,7 +44,7 @@ TEST_CASE("evaluate: perplexity, by float64 from the logits that generate writes
   const ProgramResult result = RunProgram("evaluate " + tiny.out + " --device cpu --json --task perplexity=" +
                                           tiny.folder / "one.txt" + " 2>/dev/null");
   REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  const json measures = json::parse(result.output)[0]["measures"];
+  const json measures = JsonOf(result.output)[0]["measures"];
 
   std::string ids = "256";
   for (const char c : text) ids += fmt::format(" {}", static_cast<int>(c));
@@ -83,7 +90,7 @@ TEST_CASE("evaluate: a recipe's layout and run, limits, samples, and what is wro
   const auto accuracy = [&](const std::string& arguments) {
     const ProgramResult result = RunProgram("evaluate " + arguments + task + " --json 2>/dev/null");
     REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-    return json::parse(result.output)[0]["measures"]["acc"]["value"].get<double>();
+    return JsonOf(result.output)[0]["measures"]["acc"]["value"].get<double>();
   };
   CHECK(accuracy(tiny.out) == 1);
   CHECK(accuracy(tiny.recipe + " --run " + tiny.out) == 1);
@@ -124,7 +131,7 @@ TEST_CASE("evaluate: tasks of a run of processes are those of threads, and diff 
       "{\"text\": \"9 bottles of beer\"}\n{\"text\": \"4 bottles of\"}\n{\"text\": \"on the wall\"}\n");
   const std::string sets =
       " --set evaluation.interval=8 --set evaluation.iterations=1 --set 'evaluation.tasks=[\"lambada=" +
-      tiny.folder / "w.jsonl" + "\"]' --set parallelism.tp=2 --set parallelism.pp=2 --set data.split=5,5,0";
+      tiny.folder / "w.jsonl" + "\"]' --set parallelism.tp=2 --set parallelism.pp=2 --set 'data.split=\"5,5,0\"'";
   const ProgramResult threads = RunProgram("run " + tiny.recipe + " --out " + tiny.out + sets);
   REQUIRE_MESSAGE(threads.exit_code == 0, threads.output);
   const ProgramResult processes =

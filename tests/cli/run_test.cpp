@@ -227,7 +227,7 @@ TEST_CASE("run: a resume that would run out of samples is refused before anythin
   CHECK(Contains(smaller.output, "ask the data for 20 only"));
   const ProgramResult odd = RunProgram("generate " + tiny.out + " --temperature nan");
   CHECK(odd.exit_code == 1);
-  CHECK(Contains(odd.output, "temperature nan is not a number"));
+  CHECK(Contains(odd.output, "temperature is nan, and must be from 0 to 100"));
 }
 
 TEST_CASE("run: a limit on the size of files is an error, not a silent end") {

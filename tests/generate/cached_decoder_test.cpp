@@ -248,7 +248,7 @@ TEST_CASE("cached decoder: what a model must have, one error each") {
         "generation runs on a layout of tp and pp alone, and dp = 2, cp = 1, ep = 1 are not 1");
   recipe::Recipe longer = plan::TinyRecipe(false, {"training.global_batch=1"});
   longer.data.sequence_length = 128;
-  CHECK(error_of(longer).ends_with("has 64 positions, fewer than the 128 of a sequence"));
+  CHECK(error_of(longer) == "1 samples of 128 tokens: embedding.positions: 64 positions are fewer than the 128 of a sequence");
 }
 
 }  // namespace

@@ -127,7 +127,9 @@ def harness_scores(server):
     drawn = server.complete(prompt=[57, 32], temperature=0, max_tokens=6, logprobs=0, return_token_ids=True)["choices"][0]
     whole = server.complete(prompt=[57, 32] + drawn["token_ids"], temperature=0, max_tokens=0, logprobs=0, echo=True)
     again = whole["choices"][0]["logprobs"]["token_logprobs"][2:]
-    check(again == drawn["logprobs"]["token_logprobs"], again, drawn)
+    # A prompt's sums have another order than a single token's over the cache.
+    apart = [abs(a - b) for a, b in zip(again, drawn["logprobs"]["token_logprobs"], strict=True)]
+    check(max(apart) < 1e-5, again, drawn)
 
 
 def harness_generates(server):
@@ -314,8 +316,8 @@ def leaving(server):
 
 def bounds(engine, run):
     """One slot and a queue of two: requests beyond are 429, and late ones 503."""
-    server = Server(engine, run, "--slots", "1", "--queue", "2", "--timeout", "0.05", "--max-body", "2000")
-    # 29 passes and more of a small model take less than the time; with prompts for all, some wait for too long or not at all.
+    server = Server(engine, run, "--slots", "1", "--queue", "2", "--timeout", "0.002", "--max-body", "2000")
+    # Some answers take less than the time; with prompts for all, some wait for too long or not at all.
     codes = set()
     lock = threading.Lock()
 
