@@ -43,7 +43,7 @@ struct PlanArguments {
   bool full = false;
   std::int64_t rank = -1;
   bool passes = false;
-  std::string after;  // a pass
+  std::string after;       // a pass
   std::int64_t slots = 0;  // of generation; 0: the plan is of training
   recipe::LoadOptions load;
 };
@@ -178,7 +178,8 @@ int PrintGeneration(recipe::Recipe recipe, const PlanArguments& arguments) {
           plan->mesh.world());
     return 1;
   }
-  return Write(arguments.full ? FullText(*plan, arguments.rank) : GenerationText(*plan, recipe), arguments.out);
+  return Write(arguments.full ? FullText(*plan, arguments.rank) : GenerationText(*plan, recipe),
+               arguments.out);
 }
 
 int PrintPlan(const PlanArguments& arguments) {
@@ -229,9 +230,9 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
       ->type_name("PATH");
   CLI::Option* trace =
       command
-      ->add_option("--trace", arguments->trace,
-                   "Write the predicted iteration to this file, for chrome://tracing or ui.perfetto.dev")
-      ->type_name("PATH");
+          ->add_option("--trace", arguments->trace,
+                       "Write the predicted iteration to this file, for chrome://tracing or ui.perfetto.dev")
+          ->type_name("PATH");
   CLI::Option* passes = command->add_flag("--passes", arguments->passes,
                                           "The passes of the compiler, and the time that each takes");
   command

@@ -20,9 +20,8 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options,
   plan.vocab_rows = policy.vocab_rows;
   for (const std::int64_t batch : policy.batch_sizes) {
     if (!policy.training) break;
-    plan.programs.push_back({.form = plan::kTrainForm,
-                             .microbatches = batch / policy.microbatch_samples,
-                             .global_batch = batch});
+    plan.programs.push_back(
+        {.form = plan::kTrainForm, .microbatches = batch / policy.microbatch_samples, .global_batch = batch});
   }
   if (options.evaluation) {
     plan.programs.push_back({.form = plan::kEvaluateForm,
@@ -44,8 +43,7 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options,
 }  // namespace
 
 absl::StatusOr<Compiled> Compile(const Policy& policy, graph::Graph train, graph::Graph evaluate,
-                                 const CompileOptions& options,
-                                 std::vector<GenerationGraph> generation) {
+                                 const CompileOptions& options, std::vector<GenerationGraph> generation) {
   Compilation compilation{.policy = policy,
                           .options = options,
                           .train = {.logical = policy.training ? std::move(train) : graph::Graph()},

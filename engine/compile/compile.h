@@ -28,7 +28,6 @@ struct GenerationGraph {
 // further forms, with the same parameters in the same order. Errors are the recipe's: a
 // layout that this model does not allow.
 absl::StatusOr<Compiled> Compile(const Policy& policy, graph::Graph train, graph::Graph evaluate,
-                                 const CompileOptions& options,
-                                 std::vector<GenerationGraph> generation = {});
+                                 const CompileOptions& options, std::vector<GenerationGraph> generation = {});
 
 }  // namespace engine::compile

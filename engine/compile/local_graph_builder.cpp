@@ -39,8 +39,7 @@ bool LocalGraphBuilder::Undecided(graph::ValueId id, graph::Axis axis) const {
   const graph::ValueKind kind = graph_.value(id).kind;
   const bool is_leaf = kind == graph::ValueKind::kParameter || kind == graph::ValueKind::kAccumulator ||
                        kind == graph::ValueKind::kState;
-  return is_leaf &&
-         !decided_[static_cast<size_t>(id)][static_cast<size_t>(axis)];
+  return is_leaf && !decided_[static_cast<size_t>(id)][static_cast<size_t>(axis)];
 }
 
 void LocalGraphBuilder::Decide(graph::ValueId leaf, graph::Axis axis, graph::Placement placement) {

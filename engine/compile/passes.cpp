@@ -113,8 +113,7 @@ absl::Status CutPass(Compilation* c) {
   const auto note_logits = [&](plan::FormId form, const ProgramGraph& program) {
     const graph::ValueId logits = program.logical.logits();
     if (program.logical.nodes().empty() || logits == graph::kNoValue) return;
-    c->plan.logits[form].value =
-        program.cut.base + program.cut.local.value_of[static_cast<size_t>(logits)];
+    c->plan.logits[form].value = program.cut.base + program.cut.local.value_of[static_cast<size_t>(logits)];
   };
   note_logits(plan::kEvaluateForm, c->evaluate);
   for (size_t g = 0; g < c->generation.size(); ++g)

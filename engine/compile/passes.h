@@ -26,7 +26,7 @@ struct ProgramGraph {
 struct Compilation {
   const Policy& policy;
   const CompileOptions& options;
-  ProgramGraph train, evaluate;  // logical graphs without nodes: not wanted
+  ProgramGraph train, evaluate;               // logical graphs without nodes: not wanted
   std::vector<ProgramGraph> generation = {};  // of the plan's forms from kFirstGenerationForm on
   ChunkUnits chunks;
   plan::Plan plan;

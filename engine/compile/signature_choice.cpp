@@ -59,7 +59,8 @@ class SignatureCost {
   bool AddInput(ValueId input, Placement want, const plan::Layout& layout) {
     const graph::Value& value = graph_.value(input);
     if (value.kind == ValueKind::kParameter) return ParameterAccepts(input, want);
-    if (value.kind == ValueKind::kState && local_.Undecided(input, axis_)) return StateAccepts(value.type, want);
+    if (value.kind == ValueKind::kState && local_.Undecided(input, axis_))
+      return StateAccepts(value.type, want);
     if (!MaySplit(value.type, want)) return false;
     const Placement have = layout.At(axis_);
     if (have == want) return true;

@@ -11,8 +11,8 @@
 namespace engine::compile {
 
 struct StageInputs {
-  const CutGraph* train = nullptr;     // null: the plan does not train
-  const CutGraph* evaluate = nullptr;  // null: it does not evaluate
+  const CutGraph* train = nullptr;               // null: the plan does not train
+  const CutGraph* evaluate = nullptr;            // null: it does not evaluate
   std::vector<const CutGraph*> generation = {};  // of the plan's forms from kFirstGenerationForm on
   const Policy* policy = nullptr;
   const plan::DeviceProfile* profile = nullptr;

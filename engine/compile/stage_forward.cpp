@@ -43,8 +43,8 @@ class ForwardBuilder {
     const ProgramInputs program{.plan = &plan_, .stage = &stage_.plan, .buffers = &buffers, .form = form_};
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.plan.chunks.size());
     const std::int64_t microbatches = plan_.ProgramAt(plan_.ProgramOf(form_)).microbatches;
-    stage_.plan.programs.push_back(UnrollProgram(
-        program, plan::ForwardOnly(plan_.mesh.pp, per_stage, stage_.index, microbatches)));
+    stage_.plan.programs.push_back(
+        UnrollProgram(program, plan::ForwardOnly(plan_.mesh.pp, per_stage, stage_.index, microbatches)));
   }
 
  private:
@@ -71,7 +71,8 @@ class ForwardBuilder {
     std::int64_t not_itemised = 0;
     std::int64_t elements = 0;  // of a microbatch
     for (const std::int32_t value : {plan_.scores.log_probability, plan_.scores.rank}) {
-      if (value < 0 || graph_.producer_chunk[static_cast<size_t>(value - graph_.base)] != chunk->index) continue;
+      if (value < 0 || graph_.producer_chunk[static_cast<size_t>(value - graph_.base)] != chunk->index)
+        continue;
       chunk->passes[form_].outputs.push_back(stage_.ReserveValue(Unplaced(plan_, value), &not_itemised));
       elements += chunk->passes[form_].outputs.back().elements;
     }

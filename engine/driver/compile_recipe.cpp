@@ -59,8 +59,8 @@ absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, 
                                                   const compile::CompileOptions& options, bool windows) {
   const auto build = [&](bool wanted, bool dropout, bool scores) {
     const MicrobatchSize size = {policy.microbatch_samples, policy.sequence};
-    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, options.profile, size, dropout,
-                                                           windows, scores))
+    return wanted ? model::BuildModel(
+                        recipe, ModelOptions(recipe, policy, options.profile, size, dropout, windows, scores))
                   : graph::Graph();
   };
   const bool keep_scores = options.keep_scores || !recipe.evaluation.tasks.empty();
@@ -119,8 +119,9 @@ struct GenerationInputs {
 
 // The model's evaluation of so many sequences of so many tokens.
 absl::StatusOr<graph::Graph> EvaluationOf(const GenerationInputs& of, const MicrobatchSize& size) {
-  model::BuildOptions options = ModelOptions(of.recipe, of.policy, of.options.profile, size, /*dropout=*/false,
-                                             /*windows=*/true, /*scores=*/false);
+  model::BuildOptions options =
+      ModelOptions(of.recipe, of.policy, of.options.profile, size, /*dropout=*/false,
+                   /*windows=*/true, /*scores=*/false);
   options.rank_samples = 0;
   return model::TryBuildModel(of.recipe, options);
 }
@@ -131,13 +132,12 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of
   ASSIGN_OR_RETURN(const graph::Graph evaluate, EvaluationOf(of, {form.samples, form.tokens}));
   constexpr std::int64_t kLogitBytes = SizeOf(DType::kF32);
   const std::int64_t rows = of.shape.logits_bytes / (form.samples * of.policy.vocab_rows * kLogitBytes);
-  ASSIGN_OR_RETURN(
-      graph::Graph graph,
-      model::ForGeneration(evaluate, whole,
-                           {.begins = form.kind == plan::ProgramKind::kPrefill,
-                            .slots = of.shape.slots,
-                            .context = of.shape.context,
-                            .wanted = std::clamp<std::int64_t>(rows, 1, form.tokens)}));
+  ASSIGN_OR_RETURN(graph::Graph graph,
+                   model::ForGeneration(evaluate, whole,
+                                        {.begins = form.kind == plan::ProgramKind::kPrefill,
+                                         .slots = of.shape.slots,
+                                         .context = of.shape.context,
+                                         .wanted = std::clamp<std::int64_t>(rows, 1, form.tokens)}));
   return compile::GenerationGraph{form, std::move(graph)};
 }
 

@@ -29,11 +29,12 @@ absl::StatusOr<plan::Plan> CompileWithoutWindows(const recipe::Recipe& recipe,
                                                  const compile::CompileOptions& options);
 // What generates: how many sequences at a time, how long, and the programs that there are for them.
 struct GenerationShape {
-  std::int64_t slots = 1;                      // sequences at a time
-  std::int64_t context = 1;                    // tokens of one at most
-  std::vector<std::int64_t> prefill_tokens;    // of a program each, growing: first tokens of one sequence
-  std::vector<std::int64_t> decode_batches;    // likewise: sequences of which each gets one more token
-  std::int64_t logits_bytes = std::int64_t{256} << 20;  // of a program, at most (of one token, whatever it takes)
+  std::int64_t slots = 1;                    // sequences at a time
+  std::int64_t context = 1;                  // tokens of one at most
+  std::vector<std::int64_t> prefill_tokens;  // of a program each, growing: first tokens of one sequence
+  std::vector<std::int64_t> decode_batches;  // likewise: sequences of which each gets one more token
+  std::int64_t logits_bytes = std::int64_t{256}
+                              << 20;  // of a program, at most (of one token, whatever it takes)
 };
 
 // A plan whose programs are steps of generation (model/generation.h), verified. Errors as CompileRecipe's; also a layout with

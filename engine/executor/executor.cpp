@@ -99,8 +99,7 @@ absl::Status RankExecutor::Clear(std::byte* data, std::int64_t bytes) {
 absl::Status RankExecutor::StartState(const plan::State& state) {
   const std::vector<double>& fill = state.spec.fill;
   if (fill.empty()) return Clear(Address(state.buffer, nullptr, -1), state.buffer.bytes());
-  std::vector<std::byte> host(
-      static_cast<size_t>(state.buffer.bytes()));
+  std::vector<std::byte> host(static_cast<size_t>(state.buffer.bytes()));
   for (size_t i = 0; i < static_cast<size_t>(state.buffer.elements); ++i) {
     const double number = fill[i % fill.size()];
     if (state.buffer.dtype == DType::kF64) {

@@ -82,7 +82,8 @@ class CachedDecoder : public Decoder {
   plan::FormId Smallest(plan::ProgramKind kind, std::int64_t count) const {
     plan::FormId best = -1;
     for (plan::FormId form = plan::kFirstGenerationForm; form < plan_.FormsEnd(); ++form) {
-      if (plan_.FormAt(form).kind == kind && SizeOf(form) >= count && (best < 0 || SizeOf(form) < SizeOf(best)))
+      if (plan_.FormAt(form).kind == kind && SizeOf(form) >= count &&
+          (best < 0 || SizeOf(form) < SizeOf(best)))
         best = form;
     }
     ENGINE_CHECK(best >= 0, "no program is for {} samples or tokens", count);

@@ -147,15 +147,14 @@ class Rewriter {
       if (value.kind == ValueKind::kParameter) same = value.type == whole_.value(of_whole.inputs[i]).type;
     }
     if (same) return absl::OkStatus();
-    return Unimplemented("{} ({}) is another one for {} tokens than for {}", node.name, node.op->name, tokens_,
-                         step_.context);
+    return Unimplemented("{} ({}) is another one for {} tokens than for {}", node.name, node.op->name,
+                         tokens_, step_.context);
   }
 
   // A table of positions has a row for each.
   absl::Status CheckRows(const Node& node) const {
     if (node.inputs[0] != positions_) return absl::OkStatus();
-    const std::int64_t rows =
-        from_.value(node.inputs[1]).type.shape[0] - node.attributes.Int("offset", 0);
+    const std::int64_t rows = from_.value(node.inputs[1]).type.shape[0] - node.attributes.Int("offset", 0);
     if (rows >= step_.context) return absl::OkStatus();
     return InvalidArgument("{} has {} positions, fewer than the {} of a sequence", node.name, rows,
                            step_.context);
@@ -181,11 +180,12 @@ class Rewriter {
       if (read[v]) CopyLeaf(static_cast<ValueId>(v));
     }
     const graph::TensorType& positions = from_.value(positions_).type;
-    slots_ = to_.AddInput(kCacheSlots, {.shape = {samples_}, .dtype = DType::kI32, .dims = {positions.dims[0]}});
+    slots_ =
+        to_.AddInput(kCacheSlots, {.shape = {samples_}, .dtype = DType::kI32, .dims = {positions.dims[0]}});
     if (takes_tokens()) {
-      wanted_ = to_.AddInput(kWantedTokens, {.shape = {samples_, step_.wanted},
-                                             .dtype = DType::kI32,
-                                             .dims = {positions.dims[0]}});
+      wanted_ = to_.AddInput(
+          kWantedTokens,
+          {.shape = {samples_, step_.wanted}, .dtype = DType::kI32, .dims = {positions.dims[0]}});
     }
   }
 
@@ -227,7 +227,8 @@ class Rewriter {
 
   void Copy(const Node& node, bool of_wanted_tokens) {
     ValueIds inputs = CopiesOf(node.inputs);
-    if (of_wanted_tokens) inputs[0] = to_.Emit1(ops::kTakeTokens, node.name + ".tokens", {inputs[0], wanted_});
+    if (of_wanted_tokens)
+      inputs[0] = to_.Emit1(ops::kTakeTokens, node.name + ".tokens", {inputs[0], wanted_});
     std::vector<ValueId> into;
     for (const ValueId output : node.outputs) {
       const ValueKind kind = from_.value(output).kind;
@@ -254,7 +255,8 @@ class Rewriter {
   void Attention(const Node& node) {
     const ValueIds inputs = CopiesOf(node.inputs);
     const ValueId positions = CopyOf(positions_);
-    const std::vector<ValueId> caches = {CacheOf(node, inputs[1], "keys"), CacheOf(node, inputs[2], "values")};
+    const std::vector<ValueId> caches = {CacheOf(node, inputs[1], "keys"),
+                                         CacheOf(node, inputs[2], "values")};
     if (step_.begins) {
       for (const std::size_t i : {0, 1}) {
         const std::vector<ValueId> into = {caches[i]};
@@ -287,7 +289,7 @@ class Rewriter {
   const std::vector<bool> needed_;
   const NodeId head_;
   Graph to_;
-  std::vector<ValueId> copies_;  // by value of from_
+  std::vector<ValueId> copies_;   // by value of from_
   ValueId positions_ = kNoValue;  // of from_
   ValueId slots_ = kNoValue, wanted_ = kNoValue;
   std::int64_t samples_ = 0, tokens_ = 0;  // B, S

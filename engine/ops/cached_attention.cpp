@@ -102,9 +102,8 @@ Work CachedAttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 std::vector<Signature> AttentionSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
-  std::vector<Signature> signatures = {
-      {{heads, heads, heads, heads, heads, r, r}, {heads, heads, heads}},
-      {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
+  std::vector<Signature> signatures = {{{heads, heads, heads, heads, heads, r, r}, {heads, heads, heads}},
+                                       {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
   const std::size_t weights = inputs.size() - kWeights;
   const Placement split = rule.parameters.Has(Dim::kHead) ? Placement::S(0) : r;
   signatures[0].inputs.insert(signatures[0].inputs.end(), weights, split);

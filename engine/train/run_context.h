@@ -32,8 +32,8 @@ struct RunContext {
   std::optional<data::Source> source = {};
   data::Fingerprints fingerprints = {};
   plan::Plan plan = {};
-  bool keeps_copies = false;              // of the ranks' states in their hosts' memory, as all processes do
-  std::unique_ptr<Partner> partner = {};  // null: no other host has this rank's state
+  bool keeps_copies = false;               // of the ranks' states in their hosts' memory, as all processes do
+  std::unique_ptr<Partner> partner = {};   // null: no other host has this rank's state
   std::vector<evaluate::Task> tasks = {};  // that each evaluation asks
   std::unique_ptr<state::Ranks> ranks =
       {};  // after the partner, whom copies under way go to, and the source and the plan, which its ranks may be reading until they end

@@ -62,10 +62,10 @@ absl::Status OfStage(const plan::Plan& plan, std::int32_t index) {
 // Training and evaluation come first, and nothing else is of their kind.
 absl::Status Forms(const plan::Plan& plan) {
   for (plan::FormId form = 0; form < plan.FormsEnd(); ++form) {
-    const plan::ProgramKind wanted = form == plan::kTrainForm ? plan::ProgramKind::kTrain
-                                                              : plan::ProgramKind::kEvaluate;
-    const bool lawful = form < plan::kFirstGenerationForm ? plan.FormAt(form).kind == wanted
-                                                          : plan.FactsAt(form).generates;
+    const plan::ProgramKind wanted =
+        form == plan::kTrainForm ? plan::ProgramKind::kTrain : plan::ProgramKind::kEvaluate;
+    const bool lawful =
+        form < plan::kFirstGenerationForm ? plan.FormAt(form).kind == wanted : plan.FactsAt(form).generates;
     if (!lawful) return Internal("form {} of the plan is to {}", form, plan.FormName(form));
   }
   for (const plan::ProgramSpec& spec : plan.programs) {
@@ -77,9 +77,8 @@ absl::Status Forms(const plan::Plan& plan) {
 
 // A plan is there to evaluate, or to generate.
 bool RunsForward(const plan::Plan& plan) {
-  return std::any_of(plan.programs.begin(), plan.programs.end(), [&](const plan::ProgramSpec& spec) {
-    return !plan.FactsAt(spec.form).trains;
-  });
+  return std::any_of(plan.programs.begin(), plan.programs.end(),
+                     [&](const plan::ProgramSpec& spec) { return !plan.FactsAt(spec.form).trains; });
 }
 
 }  // namespace

@@ -4,8 +4,7 @@
 
 namespace engine::verify {
 
-absl::StatusOr<StageArena> StageArena::Of(const plan::Plan& plan, std::int32_t stage,
-                                          plan::FormId form) {
+absl::StatusOr<StageArena> StageArena::Of(const plan::Plan& plan, std::int32_t stage, plan::FormId form) {
   StageArena arena(plan, stage, form);
   const std::int32_t largest = plan.ProgramOf(form);
   ASSIGN_OR_RETURN(arena.regions_, Regions::Of(plan, {stage, largest}));

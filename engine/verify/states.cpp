@@ -86,8 +86,8 @@ absl::Status MovedOnce(const plan::Plan& plan, std::int32_t index, const plan::S
       return Internal("stage {} {}: {} instructions write {}, not 1", index, plan.FormName(form), writes,
                       plan.StateName(state));
     if (writes > most)
-      return Internal("stage {} {}: {} instructions write {}, not {}", index, plan.FormName(form),
-                      writes, plan.StateName(state), most);
+      return Internal("stage {} {}: {} instructions write {}, not {}", index, plan.FormName(form), writes,
+                      plan.StateName(state), most);
   }
   return absl::OkStatus();
 }

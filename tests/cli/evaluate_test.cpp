@@ -131,7 +131,8 @@ TEST_CASE("evaluate: tasks of a run of processes are those of threads, and diff 
       "{\"text\": \"9 bottles of beer\"}\n{\"text\": \"4 bottles of\"}\n{\"text\": \"on the wall\"}\n");
   const std::string sets =
       " --set evaluation.interval=8 --set evaluation.iterations=1 --set 'evaluation.tasks=[\"lambada=" +
-      tiny.folder / "w.jsonl" + "\"]' --set parallelism.tp=2 --set parallelism.pp=2 --set 'data.split=\"5,5,0\"'";
+      tiny.folder / "w.jsonl" +
+      "\"]' --set parallelism.tp=2 --set parallelism.pp=2 --set 'data.split=\"5,5,0\"'";
   const ProgramResult threads = RunProgram("run " + tiny.recipe + " --out " + tiny.out + sets);
   REQUIRE_MESSAGE(threads.exit_code == 0, threads.output);
   const ProgramResult processes =

@@ -20,12 +20,14 @@ TEST_CASE("plan --generate: what caches take, each step, and wrong options") {
   const CommandResult text =
       RunCommand(AddPlanCommand, {"plan", Quickstart(), "--generate", "3", "--set", "parallelism.tp=2"});
   CHECK(text.exit_code == 0);
-  for (const char* part : {"mesh      tp 2 · pp 1", "caches ", "prefill of 1 × 16 tokens", "decode of 3 × 1 tokens"})
+  for (const char* part :
+       {"mesh      tp 2 · pp 1", "caches ", "prefill of 1 × 16 tokens", "decode of 3 × 1 tokens"})
     CHECK_MESSAGE(text.output.find(part) != std::string::npos, part);
   const CommandResult full =
       RunCommand(AddPlanCommand, {"plan", Quickstart(), "--generate", "3", "--full", "--rank", "0"});
   CHECK(full.output.find("state cache/") != std::string::npos);
-  CHECK(RunCommand(AddPlanCommand, {"plan", Quickstart(), "--generate", "3", "--full", "--rank", "99"}).exit_code == 1);
+  CHECK(RunCommand(AddPlanCommand, {"plan", Quickstart(), "--generate", "3", "--full", "--rank", "99"})
+            .exit_code == 1);
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ recipe::Recipe OfFamily(const std::string& model, const std::string& dims) {
   const data::TempDir folder;
   const std::string path = folder / "recipe.toml";
   const std::string configs = std::filesystem::current_path() / "configs/models";
-  data::WriteFile(path, fmt::format("extends = \"{}/{}.toml\"\n[model]\ninit_std = 0.1\ndims = {{ {} }}\n{}", configs,
-                                    model, dims, kRest));
+  data::WriteFile(path, fmt::format("extends = \"{}/{}.toml\"\n[model]\ninit_std = 0.1\ndims = {{ {} }}\n{}",
+                                    configs, model, dims, kRest));
   return Loaded(model::Load(path));
 }
 
@@ -63,9 +63,8 @@ std::vector<std::int32_t> RandomTokens(std::int64_t count, std::int64_t vocab) {
 std::unique_ptr<state::Ranks> Started(const plan::Plan& plan, const state::Device& device) {
   absl::StatusOr<std::unique_ptr<state::Ranks>> ranks = state::Ranks::Create(plan, device, 0);
   REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
-  const absl::Status status = (*ranks)->Run([&](executor::RankExecutor& rank) {
-    return state::InitializeParameters(plan, kSeed, rank);
-  });
+  const absl::Status status = (*ranks)->Run(
+      [&](executor::RankExecutor& rank) { return state::InitializeParameters(plan, kSeed, rank); });
   REQUIRE_MESSAGE(status.ok(), Message(status));
   return *std::move(ranks);
 }
@@ -74,8 +73,8 @@ std::unique_ptr<state::Ranks> Started(const plan::Plan& plan, const state::Devic
 std::vector<float> WholeLogits(recipe::Recipe recipe, const std::vector<std::int32_t>& tokens) {
   recipe.parallelism = {};
   const state::Device device = CpuDevice();
-  absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(
-      recipe, {.profile = device.profile, .training = false, .keep_logits = true});
+  absl::StatusOr<plan::Plan> plan =
+      driver::CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   const std::unique_ptr<state::Ranks> ranks = Started(*plan, device);
   executor::RankExecutor& rank = *ranks->executors()[0];
@@ -157,7 +156,8 @@ void CheckCaches(const recipe::Recipe& recipe) {
 
 TEST_CASE("cached decoder: learned positions and rotary embedding, tp and pp") {
   for (const bool llama : {false, true}) {
-    for (const char* sets : {"", "parallelism.tp=2", "parallelism.pp=2", "parallelism.tp=4 parallelism.pp=2"}) {
+    for (const char* sets :
+         {"", "parallelism.tp=2", "parallelism.pp=2", "parallelism.tp=4 parallelism.pp=2"}) {
       CAPTURE(llama);
       CAPTURE(std::string(sets));
       std::vector<std::string> all = {"training.global_batch=1", "data.sequence_length=40"};
@@ -218,7 +218,9 @@ steps = [
 ]
 )";
 
-TEST_CASE("cached decoder: windows that forget, caps, sinks, linear biases and those of distances, far past the window") {
+TEST_CASE(
+    "cached decoder: windows that forget, caps, sinks, linear biases and those of distances, far past the "
+    "window") {
   CheckCaches(OfText(kWindows, {"data.sequence_length=300"}));
   CheckCaches(OfText(kWindows, {"data.sequence_length=150", "parallelism.tp=2"}));
 }
@@ -248,7 +250,8 @@ TEST_CASE("cached decoder: what a model must have, one error each") {
         "generation runs on a layout of tp and pp alone, and dp = 2, cp = 1, ep = 1 are not 1");
   recipe::Recipe longer = plan::TinyRecipe(false, {"training.global_batch=1"});
   longer.data.sequence_length = 128;
-  CHECK(error_of(longer) == "1 samples of 128 tokens: embedding.positions: 64 positions are fewer than the 128 of a sequence");
+  CHECK(error_of(longer) ==
+        "1 samples of 128 tokens: embedding.positions: 64 positions are fewer than the 128 of a sequence");
 }
 
 }  // namespace

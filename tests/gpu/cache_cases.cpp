@@ -40,7 +40,8 @@ void AddCache(const std::string& label, const CacheSizes& s, const Attributes& a
                                Make({samples, 1, s.kv_heads, s.value_width}, Input::kReal),
                                Make({samples, s.rows, s.kv_heads, s.width}, Input::kReal),
                                Make({samples, s.rows, s.kv_heads, s.value_width}, Input::kReal),
-                               Numbers({samples, 1}, s.positions), Numbers({samples}, slots)};
+                               Numbers({samples, 1}, s.positions),
+                               Numbers({samples}, slots)};
   inputs.insert(inputs.end(), more.begin(), more.end());
   cases->push_back({.base = {&ops::kCachedAttention, label, std::move(inputs), attributes, s.rows + s.width},
                     .adjust = nullptr,
@@ -50,7 +51,8 @@ void AddCache(const std::string& label, const CacheSizes& s, const Attributes& a
 
 void AddProducts(GpuCases* cases) {
   for (const std::int64_t rows : {1, 3, 8, 9, 16}) {
-    for (const auto& [columns, terms] : {std::pair<std::int64_t, std::int64_t>{24, 40}, {130, 1024}, {64, 2056}}) {
+    for (const auto& [columns, terms] :
+         {std::pair<std::int64_t, std::int64_t>{24, 40}, {130, 1024}, {64, 2056}}) {
       cases->push_back({.base = {&ops::kLinear,
                                  fmt::format("{} rows, {} × {}", rows, columns, terms),
                                  {Make({rows, terms}, Input::kReal), Make({columns, terms}, Input::kReal)},
@@ -71,8 +73,12 @@ GpuCases CacheCases() {
     if (common.op == &ops::kCachedAttention) cases.push_back({.base = common, .extra = RoundedShares});
   }
   const Attributes plain = {{"scale", 0.125}};
-  for (const auto& [width, value_width] :
-       {std::pair<std::int64_t, std::int64_t>{64, 64}, {80, 80}, {96, 96}, {128, 128}, {192, 128}, {256, 256}}) {
+  for (const auto& [width, value_width] : {std::pair<std::int64_t, std::int64_t>{64, 64},
+                                           {80, 80},
+                                           {96, 96},
+                                           {128, 128},
+                                           {192, 128},
+                                           {256, 256}}) {
     AddCache(fmt::format("heads of {} and {}", width, value_width),
              {4, 2, width, value_width, 320, {319, 5, 0, 63, 64, 200}}, plain, kNarrow, &cases);
   }
@@ -84,8 +90,8 @@ GpuCases CacheCases() {
   AddCache("a window that has gone round", {4, 2, 64, 64, 128, {1000, 3, 127, 128, 64}},
            {{"scale", 0.125}, {"window", std::int64_t{100}}}, kNarrow, &cases);
   AddCache("caps, linear biases, sinks and biases of distances", {4, 2, 64, 64, 256, {255, 3, 100, 0}},
-           {{"scale", 0.125}, {"softcap", 3.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{9}}}, kNarrow,
-           &cases, {Make({4}, Input::kReal), Make({4, 19}, Input::kReal)});
+           {{"scale", 0.125}, {"softcap", 3.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{9}}},
+           kNarrow, &cases, {Make({4}, Input::kReal), Make({4, 19}, Input::kReal)});
   AddCache("other heads", {6, 2, 72, 72, 300, {299, 3, 120}}, plain, kFloats, &cases);
   AddProducts(&cases);
   return cases;

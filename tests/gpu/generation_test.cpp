@@ -37,9 +37,8 @@ struct Decoding {
     decoder = generate::MakeCachedDecoder(plan, *ranks, shape);
   }
   void Start() {
-    Must(ranks->Run([&](executor::RankExecutor& rank) {
-      return state::InitializeParameters(plan, kSeed, rank);
-    }));
+    Must(ranks->Run(
+        [&](executor::RankExecutor& rank) { return state::InitializeParameters(plan, kSeed, rank); }));
   }
 
   state::Device device;
@@ -50,7 +49,8 @@ struct Decoding {
 };
 
 std::int32_t TokenAt(std::int64_t i, std::int64_t vocab) {
-  const double uniform = UniformFromWord(PhiloxWord(MakePhiloxKey(kSeed, "tokens"), static_cast<std::uint64_t>(i)));
+  const double uniform =
+      UniformFromWord(PhiloxWord(MakePhiloxKey(kSeed, "tokens"), static_cast<std::uint64_t>(i)));
   return static_cast<std::int32_t>(uniform * static_cast<double>(vocab));
 }
 
@@ -92,9 +92,11 @@ TEST_CASE("gpu generation: prompts and steps over caches give the CPU's logits")
         scale = std::max<double>(scale, std::abs(expected[i]));
         error = std::max<double>(error, std::abs(expected[i] - actual[i]));
       }
-      const double bound = std::string(compute) == "fp32" ? 2e-5 : std::string(compute) == "fp16" ? 5e-3 : 4e-2;
-      MESSAGE(fmt::format("{} {}: logits up to {:.3g}, off by {:.2g} of that", llama ? "llama" : "gpt", compute,
-                          scale, error / scale));
+      const double bound = std::string(compute) == "fp32"   ? 2e-5
+                           : std::string(compute) == "fp16" ? 5e-3
+                                                            : 4e-2;
+      MESSAGE(fmt::format("{} {}: logits up to {:.3g}, off by {:.2g} of that", llama ? "llama" : "gpt",
+                          compute, scale, error / scale));
       CHECK(error <= bound * scale);
       const std::vector<float> again = Transcript(gpu);
       CHECK(again == actual);
@@ -147,8 +149,9 @@ StepTimes TimeSteps(Decoding& run, std::int64_t batch, std::int64_t tokens) {
   const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                           const backend::TensorView& host) -> absl::Status {
     for (std::int64_t i = 0; i < host.shape.elements(); ++i)
-      host.as<std::int32_t>()[i] = static_cast<std::int32_t>(
-          input == "positions" ? tokens : input == "cache_slots" ? i : 5);
+      host.as<std::int32_t>()[i] = static_cast<std::int32_t>(input == "positions"     ? tokens
+                                                             : input == "cache_slots" ? i
+                                                                                      : 5);
     return absl::OkStatus();
   };
   executor::RankExecutor& rank = *run.ranks->executors()[0];
@@ -187,11 +190,14 @@ iterations = 1
     const StepTimes times = TimeSteps(run, batch, tokens);
     double cache = 0;
     for (const plan::State& state : run.plan.stages[0].states)
-      cache += static_cast<double>(state.buffer.bytes()) * static_cast<double>(tokens) / static_cast<double>(context);
+      cache += static_cast<double>(state.buffer.bytes()) * static_cast<double>(tokens) /
+               static_cast<double>(context);
     const double weights = 2.0 * static_cast<double>(run.plan.parameter_count);
     const double bound_ms = (weights + cache) / 4.3e9;
-    fmt::print("{} batch {} at {} tokens: step {:.3f} ms, program {:.3f} ms; (weights + cache) / 4.3 TB/s {:.3f} ms: {:.3f}\n",
-               model, batch, tokens, times.step_ms, times.program_ms, bound_ms, bound_ms / times.program_ms);
+    fmt::print(
+        "{} batch {} at {} tokens: step {:.3f} ms, program {:.3f} ms; (weights + cache) / 4.3 TB/s {:.3f} "
+        "ms: {:.3f}\n",
+        model, batch, tokens, times.step_ms, times.program_ms, bound_ms, bound_ms / times.program_ms);
     std::fflush(stdout);
     executor::RankExecutor& rank = *run.ranks->executors()[0];
     Must(rank.backend().Synchronize());

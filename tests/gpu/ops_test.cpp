@@ -318,8 +318,8 @@ TEST_CASE("gpu op: fused") {
 TEST_CASE("gpu op: every op has a kernel and a case") {
   std::set<std::string> covered;
   for (const GpuCases& cases :
-       {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(), CacheCases(), LossCases(),
-        FusedCases(), ExpertCases(), ExpertPassCases(), OtherCases()}) {
+       {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(), CacheCases(),
+        LossCases(), FusedCases(), ExpertCases(), ExpertPassCases(), OtherCases()}) {
     for (const GpuCase& test : cases) covered.insert(std::string(test.base.op->name));
   }
   for (const auto& ops : {ops::AllOps(), ops::AllFusedOps()}) {

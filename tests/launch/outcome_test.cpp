@@ -246,7 +246,8 @@ TEST_CASE("restarts: hosts whose run has lost a rank meet again") {
   kill(second.children().at(0), SIGKILL);
   CHECK_MESSAGE(first.Wait(120) == 0, first.log());
   CHECK_MESSAGE(second.Wait(60) == 0, second.log());
-  CHECK_MESSAGE(Contains(first.log(), "a rank of another host was lost; restart 1 of 3 at once"), first.log());
+  CHECK_MESSAGE(Contains(first.log(), "a rank of another host was lost; restart 1 of 3 at once"),
+                first.log());
   CHECK_MESSAGE(Contains(second.log(), "was killed by signal 9 (Killed); restart 1 of 3 at once"),
                 second.log());
   CHECK(OutcomeIn(tiny.out)["outcome"] == "finished");

@@ -510,10 +510,11 @@ void AddCaches(std::vector<Case>* cases) {
   update("begins, padded", {1, 6, 2, 5}, {0, 1, 2, 3, 3, 3}, {2});
   update("goes round", {1, 11, 2, 5}, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {0});
   update("single tokens", {3, 1, 2, 5}, {7, 0, 12}, {1, -1, 0});
-  const auto attend = [&](const std::string& label, std::vector<std::int32_t> positions, Attributes attributes,
-                          std::vector<Input> more) {
-    std::vector<Input> inputs = {Real({3, 1, 4, 5}), Real({3, 1, 2, 5}), Real({3, 1, 2, 7}),
-                                 Real(cache),        Real({3, 8, 2, 7}), GivenOf({3, 1}, std::move(positions)),
+  const auto attend = [&](const std::string& label, std::vector<std::int32_t> positions,
+                          Attributes attributes, std::vector<Input> more) {
+    std::vector<Input> inputs = {Real({3, 1, 4, 5}),      Real({3, 1, 2, 5}),
+                                 Real({3, 1, 2, 7}),      Real(cache),
+                                 Real({3, 8, 2, 7}),      GivenOf({3, 1}, std::move(positions)),
                                  GivenOf({3}, {2, 0, -1})};
     inputs.insert(inputs.end(), more.begin(), more.end());
     cases->push_back({&ops::kCachedAttention, label, std::move(inputs), std::move(attributes), 64});

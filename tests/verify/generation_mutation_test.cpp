@@ -71,9 +71,8 @@ TEST_CASE("mutation: caches") {
     std::vector<plan::State>& states = plan.stages[0].states;
     states[1].buffer.offset = states[0].buffer.offset;
   });
-  RefusedAs("is split, and no state of zeros of a session", [](plan::Plan& plan) {
-    plan.stages[0].states[0].spec.life = graph::Lifetime::kRun;
-  });
+  RefusedAs("is split, and no state of zeros of a session",
+            [](plan::Plan& plan) { plan.stages[0].states[0].spec.life = graph::Lifetime::kRun; });
   RefusedAs("2 instructions write cache/", [](plan::Plan& plan) {
     std::vector<plan::Instruction>& all = DecodeOf(plan, 0).instructions;
     const size_t at = static_cast<size_t>(&CachedAttentionOf(plan) - all.data());
@@ -86,9 +85,8 @@ TEST_CASE("mutation: caches") {
   RefusedAs("reader of the logits", [](plan::Plan& plan) {
     std::vector<plan::Instruction>& all = DecodeOf(plan, 1).instructions;
     const std::int32_t logits = plan.logits[plan.FormsEnd() - 1].value;
-    std::erase_if(all, [&](const plan::Instruction& instruction) {
-      return instruction.outputs[0].value == logits;
-    });
+    std::erase_if(
+        all, [&](const plan::Instruction& instruction) { return instruction.outputs[0].value == logits; });
   });
 }
 

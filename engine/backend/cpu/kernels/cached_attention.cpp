@@ -103,8 +103,8 @@ void Keep(const TensorView& x, const TensorView& before, const std::int32_t* all
 
 template <typename T>
 void CacheUpdate(const KernelArgs& args) {
-  Keep<T>(args.inputs[0], args.inputs[1], args.inputs[2].as<std::int32_t>(), args.inputs[3].as<std::int32_t>(),
-          args.outputs[0]);
+  Keep<T>(args.inputs[0], args.inputs[1], args.inputs[2].as<std::int32_t>(),
+          args.inputs[3].as<std::int32_t>(), args.outputs[0]);
 }
 
 template <typename T>
@@ -136,8 +136,7 @@ void CachedAttention(const KernelArgs& args) {
         std::fill_n(o, p.value_width, T(0));
         continue;
       }
-      const std::int64_t logical =
-          q.extent.dims.empty() ? h : LogicalIndex(q.extent.dims[2], h);
+      const std::int64_t logical = q.extent.dims.empty() ? h : LogicalIndex(q.extent.dims[2], h);
       const auto of_head = [&](const TensorView* weights) -> const T* {
         if (weights == nullptr) return nullptr;
         const std::int64_t width = weights->shape.elements() / weights->shape[0];

@@ -97,8 +97,8 @@ struct Layout {
   static constexpr int kValueRow = kValueWidth + 8;
   static constexpr int kStage = kTileKeys * (kKeyRow + kValueRow);  // elements of a warp's
   static constexpr int kQueries = kTileHeads * kKeyRow;
-  static constexpr int kPipeline = 2 * (kQueries + kWarps * kStages * kStage);            // bytes
-  static constexpr int kSums = 4 * kWarps * kTileHeads * (kValueWidth + 2);               // bytes, at the end
+  static constexpr int kPipeline = 2 * (kQueries + kWarps * kStages * kStage);  // bytes
+  static constexpr int kSums = 4 * kWarps * kTileHeads * (kValueWidth + 2);     // bytes, at the end
   static constexpr int kBytes = kPipeline > kSums ? kPipeline : kSums;
 };
 
@@ -116,9 +116,9 @@ struct Warp {
 
   const CachedAttention& p;
   T* queries;
-  T* stages;  // of this warp
-  const T* keys;    // of the slot and kv head
-  const T* values;  // likewise
+  T* stages;           // of this warp
+  const T* keys;       // of the slot and kv head
+  const T* values;     // likewise
   const T* new_key;    // at `position`
   const T* new_value;  // likewise
   std::int64_t key_stride, value_stride;
@@ -128,8 +128,8 @@ struct Warp {
 
   // Rows of a slot are no more than an int counts, and the keys that a query sees no more than there are rows.
   template <int kUnits, int kRow>
-  __device__ __forceinline__ void FetchRows(const T* from, std::int64_t stride, const T* new_row, int start_row,
-                                            int there, int new_at, T* to) const {
+  __device__ __forceinline__ void FetchRows(const T* from, std::int64_t stride, const T* new_row,
+                                            int start_row, int there, int new_at, T* to) const {
     const int rows = static_cast<int>(p.rows);
 #pragma unroll
     for (int i = lane; i < kTileKeys * kUnits; i += kWarp) {
@@ -538,8 +538,8 @@ bool AttendInTiles(const CachedAttention& p, cudaStream_t stream) {
 template <typename T>
 void AttendAny(const CachedAttention& p, cudaStream_t stream) {
   const auto bytes = static_cast<std::size_t>(kWarps * p.value_width) * sizeof(float);
-  Launch(p.samples <= kMostEarlyRows, AttendKeys<T>, static_cast<unsigned>(p.samples * p.heads), kThreads, bytes,
-         stream, p);
+  Launch(p.samples <= kMostEarlyRows, AttendKeys<T>, static_cast<unsigned>(p.samples * p.heads), kThreads,
+         bytes, stream, p);
 }
 
 // A thread a unit of 16 or 2 bytes, or 4.

@@ -12,8 +12,8 @@ namespace engine::backend::cuda {
 struct CacheUpdate {
   DType dtype = DType::kBF16;  // f32, bf16 or f16
   std::int64_t samples = 0, tokens = 0;
-  std::int64_t width = 0;  // elements of a token, of all heads
-  std::int64_t rows = 0;   // of a slot
+  std::int64_t width = 0;   // elements of a token, of all heads
+  std::int64_t rows = 0;    // of a slot
   const void* x = nullptr;  // [samples, tokens, width]
   void* cache = nullptr;    // [slots, rows, width]
   const std::int32_t* positions = nullptr;
@@ -24,10 +24,10 @@ void LaunchCacheUpdate(const CacheUpdate& update, cudaStream_t stream);
 struct CachedAttention {
   DType dtype = DType::kBF16;  // f32, bf16 or f16; scores and sums are fp32
   std::int64_t samples = 0, heads = 0, kv_heads = 0;
-  std::int64_t width = 0, value_width = 0;  // of a head of keys, of values (512 at most)
-  std::int64_t rows = 0;                    // of a slot
-  std::int64_t window = 0;                  // 0: none
-  std::int64_t distance = 0;                // that biases tell apart at most
+  std::int64_t width = 0, value_width = 0;     // of a head of keys, of values (512 at most)
+  std::int64_t rows = 0;                       // of a slot
+  std::int64_t window = 0;                     // 0: none
+  std::int64_t distance = 0;                   // that biases tell apart at most
   std::int64_t first_head = 0, all_heads = 0;  // logical: where those here begin, and how many there are
   bool alibi = false;
   float scale = 1, softcap = 0;

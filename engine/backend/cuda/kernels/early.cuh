@@ -34,7 +34,8 @@ inline bool CanLaunchEarly() {
     int device = 0;
     int major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+           major >= 9;
   }();
   return can;
 }

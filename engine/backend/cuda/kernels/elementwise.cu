@@ -534,8 +534,8 @@ void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* 
   WithElementType(dtype, [&](auto element) {
     using T = decltype(element);
     const auto kernel = ffn % 8 == 0 ? SwigluKernel<T, 8> : SwigluKernel<T, 1>;
-    Launch(elements <= kMostEarlyElements, kernel, ElementwiseBlocks(elements, ffn % 8 == 0 ? 8 : 1), kThreads, 0,
-           stream, elements, ffn, static_cast<const T*>(x), static_cast<T*>(y));
+    Launch(elements <= kMostEarlyElements, kernel, ElementwiseBlocks(elements, ffn % 8 == 0 ? 8 : 1),
+           kThreads, 0, stream, elements, ffn, static_cast<const T*>(x), static_cast<T*>(y));
   });
 }
 

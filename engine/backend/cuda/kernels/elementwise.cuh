@@ -123,8 +123,8 @@ void LaunchElementwise(std::int64_t elements, const void* const (&inputs)[kInput
   for (int i = 0; i < kInputs; ++i) in.at[i] = static_cast<const T*>(inputs[i]);
   for (int i = 0; i < kOutputs; ++i) out.at[i] = static_cast<T*>(outputs[i]);
   Launch(elements <= kMostEarlyElements, ElementwiseKernel<T, kInputs, kOutputs, Function>,
-         ElementwiseBlocks(elements, sizeof(T) == 2 ? 16 : 8), kElementwiseThreads, 0, stream, elements, in, out,
-         function);
+         ElementwiseBlocks(elements, sizeof(T) == 2 ? 16 : 8), kElementwiseThreads, 0, stream, elements, in,
+         out, function);
 }
 
 }  // namespace engine::backend::cuda

@@ -13,8 +13,8 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kColumns = 16;
-constexpr int kStep = 32;   // terms
-constexpr int kAhead = 4;   // steps whose weights are on their way
+constexpr int kStep = 32;  // terms
+constexpr int kAhead = 4;  // steps whose weights are on their way
 constexpr int kTileRows = 8;
 
 __device__ __forceinline__ void MultiplyTile(__nv_bfloat16, float (&d)[4], std::uint32_t a0, std::uint32_t a1,

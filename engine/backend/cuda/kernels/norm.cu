@@ -114,8 +114,8 @@ template <typename T>
 void LaunchNormOf(const Norm& norm, cudaStream_t stream) {
   const std::int64_t pieces = norm.columns / 8;
   if (!HoldsNormRows(norm.columns)) {
-    Launch(norm.rows <= kMostEarlyRows, PlainNormKernel<T>, static_cast<unsigned>(norm.rows), kPlainThreads, 0,
-           stream, norm);
+    Launch(norm.rows <= kMostEarlyRows, PlainNormKernel<T>, static_cast<unsigned>(norm.rows), kPlainThreads,
+           0, stream, norm);
   } else if (pieces <= 2 * kWarp) {
     LaunchHeld<T, 1, 2>(norm, stream);
   } else if (pieces <= 3 * kWarp) {

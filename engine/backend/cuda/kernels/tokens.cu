@@ -374,8 +374,8 @@ void LaunchQkv(const QkvParts& from, const QkvParts& to, const QkvShape& shape, 
   WithElementType(dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto kernel) {
-      Launch(shape.tokens <= kMostEarlyRows, kernel, static_cast<unsigned>(shape.tokens), kQkvThreads, 0, stream,
-             from, to, shape, heads, positions, rotation);
+      Launch(shape.tokens <= kMostEarlyRows, kernel, static_cast<unsigned>(shape.tokens), kQkvThreads, 0,
+             stream, from, to, shape, heads, positions, rotation);
     };
     const bool whole = 2 * rotation.half == shape.head && !rotation.interleaved && rotation.factor == 1.0F;
     if (rotation.half > 0 && whole) {
