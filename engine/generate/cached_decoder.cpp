@@ -22,7 +22,7 @@ std::vector<std::int64_t> Doubling(std::int64_t first, std::int64_t last) {
 }
 
 // What a program is fed: samples of so many tokens, and their places.
-struct Batch {
+struct StepFeed {
   std::vector<std::int32_t> tokens, positions, slots, wanted;
 
   // The numbers of the input of this name.
@@ -63,7 +63,7 @@ class CachedDecoder : public Decoder {
   absl::Status Step(std::span<const Next> next, std::vector<float>* logits) override {
     const plan::FormId form = Smallest(plan::ProgramKind::kDecode, static_cast<std::int64_t>(next.size()));
     const auto samples = static_cast<std::size_t>(plan_.FormAt(form).samples);
-    Batch batch;
+    StepFeed batch;
     batch.tokens.resize(samples, 0);
     batch.positions.resize(samples, 0);
     batch.slots.resize(samples, -1);  // of those that fill the batch
@@ -104,7 +104,7 @@ class CachedDecoder : public Decoder {
     const auto count = static_cast<std::int64_t>(tokens.size());
     const std::int64_t wanted = WantedOf(form);
     const bool all = wanted == plan_.FormAt(form).tokens;  // else those of wanted_tokens
-    Batch batch;
+    StepFeed batch;
     batch.slots = {static_cast<std::int32_t>(slot)};
     for (std::int64_t s = 0; s < plan_.FormAt(form).tokens; ++s) {
       const std::int64_t at = std::min(s, count - 1);
@@ -120,7 +120,7 @@ class CachedDecoder : public Decoder {
     return ReadLogits(form, all ? count - rows : wanted - rows, rows, logits);
   }
 
-  absl::Status Run(plan::FormId form, const Batch& batch) {
+  absl::Status Run(plan::FormId form, const StepFeed& batch) {
     const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                             const TensorView& host) -> absl::Status {
       const std::vector<std::int32_t>& numbers = batch.Of(input);
