@@ -15,8 +15,8 @@
 namespace engine::launch {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);  // between looks at what has changed by time
-constexpr auto kCall = std::chrono::seconds(1);        // between calls at the coordinator's address
+constexpr auto kLeaderLook = std::chrono::milliseconds(50);  // between looks at what has changed by time
+constexpr auto kCall = std::chrono::seconds(1);              // between calls at the coordinator's address
 constexpr auto kOverIsHeard = std::chrono::seconds(3);
 
 }  // namespace
@@ -49,7 +49,7 @@ void RosterLeader::Loop() {
   while (!(stopping_ &&
            (!over_ || !connections_.AnyIsAwaited() || (last_moment && Clock::now() > *last_moment)))) {
     if (stopping_ && !last_moment) last_moment = Clock::now() + kOverIsHeard;
-    connections_.Poll(Clock::now() + kLook, stopping_ ? -1 : wake_.number());
+    connections_.Poll(Clock::now() + kLeaderLook, stopping_ ? -1 : wake_.number());
     connections_.ServeReadable();
     connections_.Admit();
     if (Clock::now() >= next_tick) {
@@ -187,7 +187,7 @@ void RosterLeader::CallCoordinator() {
                     .plan_hash = "",
                     .device = "",
                     .process = options_.process};
-  for (Clock::time_point next = Clock::now() + kCall; !stopping_; std::this_thread::sleep_for(kLook)) {
+  for (Clock::time_point next = Clock::now() + kCall; !stopping_; std::this_thread::sleep_for(kLeaderLook)) {
     if (Clock::now() < next) continue;
     next = Clock::now() + kCall;
     absl::StatusOr<Descriptor> socket = ConnectOnce(options_.coordinator, Clock::now() + kCall);

@@ -16,7 +16,6 @@ namespace {
 
 using graph::Graph;
 using graph::kNoValue;
-using graph::Node;
 using graph::NodeId;
 using graph::ValueId;
 using graph::ValueIds;
@@ -46,7 +45,7 @@ NodeId HeadOf(const Graph& graph) {
   while (true) {
     const NodeId producer = graph.value(value).producer;
     if (producer < 0) return -1;
-    const Node& node = graph.nodes()[static_cast<std::size_t>(producer)];
+    const graph::Node& node = graph.nodes()[static_cast<std::size_t>(producer)];
     if (node.op == &ops::kLinear) return producer;
     if (node.op != &ops::kSoftcap && node.op != &ops::kScale && node.op != &ops::kBiasAdd) return -1;
     value = node.inputs[0];
@@ -78,7 +77,7 @@ class Rewriter {
     AddInputs();
     for (std::size_t n = 0; n < from_.nodes().size(); ++n) {
       if (!needed_[n]) continue;
-      const Node& node = from_.nodes()[n];
+      const graph::Node& node = from_.nodes()[n];
       to_.SetPosition(node.phase, node.unit, node.component);
       if (node.op == &ops::kAttention) {
         Attention(node);
@@ -116,7 +115,7 @@ class Rewriter {
     return absl::OkStatus();
   }
 
-  absl::Status Check(const Node& node) const {
+  absl::Status Check(const graph::Node& node) const {
     const bool mixes = node.op == &ops::kSelectToken || node.op == &ops::kSinkhorn || node.op == &ops::kDrop;
     if (mixes) {
       return Unimplemented("{} ({}) mixes the tokens of a sequence, as generation, token by token, cannot",
@@ -140,7 +139,7 @@ class Rewriter {
   }
 
   // What a step computes must not depend on how many tokens it is given: attributes and parameters may be made of S.
-  absl::Status CheckLength(const Node& node, const Node& of_whole) const {
+  absl::Status CheckLength(const graph::Node& node, const graph::Node& of_whole) const {
     bool same = node.op == of_whole.op && node.attributes.items() == of_whole.attributes.items();
     for (std::size_t i = 0; same && i < node.inputs.size(); ++i) {
       const graph::Value& value = from_.value(node.inputs[i]);
@@ -152,7 +151,7 @@ class Rewriter {
   }
 
   // A table of positions has a row for each.
-  absl::Status CheckRows(const Node& node) const {
+  absl::Status CheckRows(const graph::Node& node) const {
     if (node.inputs[0] != positions_) return absl::OkStatus();
     const std::int64_t rows = from_.value(node.inputs[1]).type.shape[0] - node.attributes.Int("offset", 0);
     if (rows >= step_.context) return absl::OkStatus();
@@ -216,7 +215,7 @@ class Rewriter {
   }
 
   // The copies of a node's outputs are these.
-  void Made(const Node& node, const ValueIds& outputs) {
+  void Made(const graph::Node& node, const ValueIds& outputs) {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       copies_[static_cast<std::size_t>(node.outputs[i])] = outputs[i];
       const graph::Value& of = from_.value(node.outputs[i]);
@@ -225,7 +224,7 @@ class Rewriter {
     }
   }
 
-  void Copy(const Node& node, bool of_wanted_tokens) {
+  void Copy(const graph::Node& node, bool of_wanted_tokens) {
     ValueIds inputs = CopiesOf(node.inputs);
     if (of_wanted_tokens)
       inputs[0] = to_.Emit1(ops::kTakeTokens, node.name + ".tokens", {inputs[0], wanted_});
@@ -238,7 +237,7 @@ class Rewriter {
   }
 
   // The cache of what attention reads.
-  ValueId CacheOf(const Node& node, ValueId x, std::string_view what) {
+  ValueId CacheOf(const graph::Node& node, ValueId x, std::string_view what) {
     const graph::TensorType& type = to_.value(x).type;
     const std::int64_t window = node.attributes.Int("window", 0);
     const std::int64_t rows =
@@ -252,7 +251,7 @@ class Rewriter {
                         {.life = graph::Lifetime::kSession, .folder = "cache", .split = true});
   }
 
-  void Attention(const Node& node) {
+  void Attention(const graph::Node& node) {
     const ValueIds inputs = CopiesOf(node.inputs);
     const ValueId positions = CopyOf(positions_);
     const std::vector<ValueId> caches = {CacheOf(node, inputs[1], "keys"),
