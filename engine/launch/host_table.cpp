@@ -62,7 +62,7 @@ void HostTable::End(std::int64_t host, std::int64_t generation, const HostEnd& e
 
 void HostTable::Finish(int code, const std::string& text) {
   if (finished_) return;
-  finished_.emplace();
+  finished_ = News{};
   finished_->over = true;
   finished_->code = code;
   finished_->text = text;

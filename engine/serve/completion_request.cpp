@@ -146,7 +146,9 @@ absl::Status ReadKey(const std::string& key, const json& value, CompletionReques
   }
   if (key == "presence_penalty" || key == "frequency_penalty") return ReadOnlyZero(value, key.c_str());
   if (key == "logit_bias" || key == "suffix") {
-    if (value.is_null() || value.empty() || value == "") return absl::OkStatus();
+    if (value.is_null() || value.empty() ||
+        (value.is_string() && value.get_ref<const std::string&>().empty()))
+      return absl::OkStatus();
     return InvalidArgument("{} is not supported here, and must be null", key);
   }
   if (key == "model" || key == "user") {

@@ -118,7 +118,7 @@ class Server::Impl {
     http_.set_error_handler([](const Request&, Response& response) {
       if (response.body.empty()) AnswerError(response.status, MeaningOf(response.status), response);
     });
-    http_.set_exception_handler([](const Request&, Response& response, std::exception_ptr) {
+    http_.set_exception_handler([](const Request&, Response& response, const std::exception_ptr&) {
       AnswerError(500, "the server failed", response);
     });
   }

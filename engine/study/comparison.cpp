@@ -235,6 +235,7 @@ namespace {
 // Of each measure of a task: its name, both values, and their difference with its margin.
 std::vector<Row> RowsOfTasks(const std::vector<TaskDifference>& tasks) {
   std::vector<Row> rows;
+  rows.reserve(tasks.size());
   for (const TaskDifference& task : tasks) {
     rows.push_back({task.name, fmt::format("{:.4g}", task.a), fmt::format("{:.4g}", task.b),
                     WithMargin(task.b - task.a, task.margin)});

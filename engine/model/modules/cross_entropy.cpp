@@ -23,7 +23,7 @@ void EmitScores(StepContext& step, graph::ValueId logits, graph::ValueId labels,
                 bool has_terms) {
   graph::Graph& graph = step.graph();
   const auto emit = [&](const graph::OpDef& op, const char* name, graph::ValueIds inputs) {
-    const graph::ValueIds outputs =
+    graph::ValueIds outputs =
         graph.Emit(op, step.path() + name, std::move(inputs), {{"classes", step.LogicalClasses(logits)}});
     for (const graph::ValueId output : outputs) graph.value(output).pin = graph::Pin::kReplicated;
     return outputs;

@@ -19,7 +19,7 @@ struct CachedAttentionCut {
 // another order than with more.
 inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v) {
   constexpr std::int64_t kTile = 64;         // keys that the four warps of a block take at a time
-  constexpr std::int64_t kBlocks = 2 * 132;  // that keep an H200's multiprocessors busy
+  constexpr std::int64_t kBlocks = std::int64_t{2} * 132;  // that keep an H200's multiprocessors busy
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t rows = k[1];
   const std::int64_t heads = q[0] * q[1] * k[2] * up(q[2] / k[2], 16);  // blocks of one chunk of keys
