@@ -18,7 +18,7 @@ struct CachedAttentionCut {
 // q [B, 1, H, E], caches k [N, T, K, E] and v [N, T, K, U]. With fewer samples there are more blocks of each, so that sums have
 // another order than with more.
 inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v) {
-  constexpr std::int64_t kTile = 64;         // keys that the four warps of a block take at a time
+  constexpr std::int64_t kTile = 64;  // keys that the four warps of a block take at a time
   constexpr std::int64_t kBlocks = std::int64_t{2} * 132;  // that keep an H200's multiprocessors busy
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t rows = k[1];
