@@ -10,7 +10,7 @@
 namespace engine::cli {
 namespace {
 
-// Of the stage whose arena is largest: what each part takes.
+// Tells what each part of the largest stage's arena takes.
 std::string MemoryText(const plan::Plan& plan) {
   const auto& stage = *std::max_element(
       plan.stages.begin(), plan.stages.end(),

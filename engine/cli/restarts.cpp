@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSignalBase = 128;  // of exit codes
 
-// Of the whole attempt: that of a rank that failed by itself, where one did.
+// The exit code of the whole attempt: that of a rank that failed by itself, where one did.
 int CodeOf(const std::vector<launch::HostEnd>& ends) {
   const auto any = [&](const auto& is) { return std::find_if(ends.begin(), ends.end(), is); };
   // All ranks have come to the end, also those whose host was lost after that.

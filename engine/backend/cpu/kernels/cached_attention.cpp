@@ -34,7 +34,7 @@ struct CachedHead {
   double slope = 0;  // of the linear bias
 };
 
-// What all heads have in common.
+// The sizes and attributes of the problem, which all heads share.
 struct CachedProblem {
   explicit CachedProblem(const KernelArgs& args)
       : rows(args.inputs[3].shape[1]),

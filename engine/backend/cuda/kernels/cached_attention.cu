@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "engine/backend/cuda/kernels/early.cuh"
+#include "engine/backend/cuda/kernels/mma.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/graph/alibi.h"
 
@@ -44,21 +45,6 @@ __device__ __forceinline__ float Bent(const CachedAttention& p, float score, flo
 
 __device__ __forceinline__ float SlopeOf(const CachedAttention& p, std::int64_t head) {
   return p.alibi ? exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + head, p.all_heads))) : 0.0F;
-}
-
-__device__ __forceinline__ void MultiplyTile(__nv_bfloat16, float (&d)[4], const std::uint32_t (&a)[4],
-                                             std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void MultiplyTile(__half, float (&d)[4], const std::uint32_t (&a)[4],
-                                             std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 template <bool kTransposed>
@@ -305,7 +291,7 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
     CopyAsync(queries + q_row * L::kKeyRow + unit * 8, q + (q_row < heads ? q_row : 0) * kWidth + unit * 8,
               q_row < heads);
   }
-  // Of the blocks that have the new token, one keeps it. Nobody else reads its row.
+  // One of the blocks that have the new token keeps it; no other block reads the row that it goes to.
   if (!idle && end == seen.end && in_group == 0) KeepToken<T>(p, token, kv, slot, position);
 #pragma unroll
   for (int stage = 0; stage < L::kStages - 1; ++stage) CommitCopies();
@@ -326,7 +312,7 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
     WaitForCopies<0>();
     __syncthreads();
   }
-  // What the warps have, added up in their order.
+  // Now the sums of the four warps are added up, in the order of the warps.
   __syncthreads();
   auto* const sums = reinterpret_cast<float*>(shared);  // [warp, head, U + 2]
   constexpr int kRow = kValueWidth + 2;

@@ -5,6 +5,7 @@
 #include "engine/backend/cuda/kernels/few_rows.h"
 
 #include "engine/backend/cuda/kernels/early.cuh"
+#include "engine/backend/cuda/kernels/mma.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
@@ -16,23 +17,6 @@ constexpr int kColumns = 16;
 constexpr int kStep = 32;  // terms
 constexpr int kAhead = 4;  // steps whose weights are on their way
 constexpr int kTileRows = 8;
-
-__device__ __forceinline__ void MultiplyTile(__nv_bfloat16, float (&d)[4], std::uint32_t a0, std::uint32_t a1,
-                                             std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                             std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void MultiplyTile(__half, float (&d)[4], std::uint32_t a0, std::uint32_t a1,
-                                             std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                             std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 // Eight terms of a row; zeros where there are none. Weights are read once: they go by the first cache.
 template <bool kOnce, typename T>
@@ -100,8 +84,8 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
     for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        MultiplyTile(T(), sums[t], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, b[i][t].x, b[i][t].y);
-        MultiplyTile(T(), sums[t], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, b[i][t].z, b[i][t].w);
+        MultiplyTile(T(), sums[t], {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y}, b[i][t].x, b[i][t].y);
+        MultiplyTile(T(), sums[t], {a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w}, b[i][t].z, b[i][t].w);
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/cuda/kernels/mma.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/base/units.h"
 
@@ -20,21 +21,6 @@ constexpr int kColumns = kGroup * kGroups;
 // once. One has so many rows at least.
 constexpr std::int64_t kBlocks = 528;
 constexpr std::int64_t kLeastRows = 64;
-
-__device__ __forceinline__ void MultiplyTile(__nv_bfloat16, float (&d)[4], const std::uint32_t (&a)[4],
-                                             const std::uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-__device__ __forceinline__ void MultiplyTile(__half, float (&d)[4], const std::uint32_t (&a)[4],
-                                             const std::uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
-      "%1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 
 // Two neighbouring terms of a column of op(w) as a word.
 template <typename T, bool kTransposed>
@@ -122,7 +108,10 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
       for (int tile = 0; tile < 4; ++tile) {
         float d[4] = {x[0][2 * tile], x[0][2 * tile + 1], x[1][2 * tile], x[1][2 * tile + 1]};
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) MultiplyTile(T(), d, now.terms[step], b[step][group][tile]);
+        for (int step = 0; step < kSteps; ++step) {
+          const auto& terms = b[step][group][tile];
+          MultiplyTile(T(), d, now.terms[step], terms[0], terms[1]);
+        }
         x[0][2 * tile] = d[0], x[0][2 * tile + 1] = d[1];
         x[1][2 * tile] = d[2], x[1][2 * tile + 1] = d[3];
       }

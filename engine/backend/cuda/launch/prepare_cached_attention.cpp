@@ -90,7 +90,7 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) 
                                .o = args.outputs[0].data,
                                .chunk = cut.chunk,
                                .scratch = reinterpret_cast<float*>(args.scratch.data())};
-  // Those of more heads may be here than queries are.
+  // A rank may hold the sinks and biases of more heads than it has queries of.
   const auto of_first_head = [&](const TensorView* values) -> absl::StatusOr<const void*> {
     if (values == nullptr) return nullptr;
     RETURN_IF_ERROR(ExpectOneElementType("cached_attention", {&q, values}));

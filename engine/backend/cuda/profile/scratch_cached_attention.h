@@ -8,7 +8,7 @@
 
 namespace engine::backend::cuda {
 
-// Of a head of one query: blocks of `chunk` keys, `chunks` of them where its cache is full. More blocks than one leave
+// The keys of one query and head are cut into blocks of `chunk`, `chunks` of them where the cache is full. Several blocks leave
 // fp32 sums [B·H, chunks, U + 2] in scratch: of values, the largest score, and Σ exp(score − largest).
 struct CachedAttentionCut {
   std::int64_t chunk = 0, chunks = 1;
