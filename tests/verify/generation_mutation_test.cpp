@@ -78,6 +78,16 @@ TEST_CASE("mutation: caches") {
     const size_t at = static_cast<size_t>(&CachedAttentionOf(plan) - all.data());
     all.insert(all.begin() + static_cast<std::ptrdiff_t>(at), plan::Instruction(all[at]));
   });
+  RefusedAs("prefill of 1 × 16 tokens: 0 instructions write cache/", [](plan::Plan& plan) {
+    plan::StagePlan& stage = plan.stages[0];
+    const std::int32_t forward = stage.chunks[0].passes[plan::kFirstGenerationForm].forward;
+    std::vector<plan::Instruction>& all = stage.segments[static_cast<size_t>(forward)].instructions;
+    const auto update = std::find_if(all.begin(), all.end(), [](const plan::Instruction& instruction) {
+      return instruction.kernel() == "cache_update";
+    });
+    REQUIRE(update != all.end());
+    all.erase(update);
+  });
   RefusedAs("stage 0 decode3x1.0", [](plan::Plan& plan) {  // the cache of another layer
     plan::Instruction& attention = CachedAttentionOf(plan);
     attention.outputs[1].offset = plan.stages[0].states[2].buffer.offset;
