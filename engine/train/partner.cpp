@@ -11,7 +11,7 @@
 namespace engine::train {
 namespace {
 
-std::string HostKey(std::int64_t host) { return fmt::format("where host {} keeps copies", host); }
+std::string CopiesKey(std::int64_t host) { return fmt::format("where host {} keeps copies", host); }
 
 // Tells where this rank's host keeps copies, and asks where the keeper's does; nullopt: it keeps none.
 absl::StatusOr<std::optional<launch::Endpoint>> Meet(const RunContext& run, std::int64_t host) {
@@ -19,10 +19,10 @@ absl::StatusOr<std::optional<launch::Endpoint>> Meet(const RunContext& run, std:
   const std::int64_t own = *run.device.rank / run.options.processes;
   if (*run.device.rank % run.options.processes == 0) {
     const int port = run.options.host_copies.port;
-    RETURN_IF_ERROR(
-        processes.Set(HostKey(own), port > 0 ? launch::Endpoint{processes.address(), port}.ToString() : ""));
+    RETURN_IF_ERROR(processes.Set(CopiesKey(own),
+                                  port > 0 ? launch::Endpoint{processes.address(), port}.ToString() : ""));
   }
-  ASSIGN_OR_RETURN(const std::string text, processes.Get(HostKey(host)));
+  ASSIGN_OR_RETURN(const std::string text, processes.Get(CopiesKey(host)));
   if (text.empty()) return std::nullopt;
   ASSIGN_OR_RETURN(const launch::Endpoint endpoint, launch::ParseEndpoint(text));
   return endpoint;

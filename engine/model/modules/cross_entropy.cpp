@@ -37,8 +37,8 @@ void EmitScores(StepContext& step, graph::ValueId logits, graph::ValueId labels,
 absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
   const graph::ValueId logits = step.input();
   const graph::ValueId labels = step.Get("labels").value;
-  const Shape& of = step.type(logits).shape;
-  const Shape& expected = step.type(labels).shape;
+  const Shape of = step.type(logits).shape;  // copies: ops that are emitted move the values of the graph
+  const Shape expected = step.type(labels).shape;
   const bool fits = of.rank() == expected.rank() + 1 && of.elements(0, of.rank() - 1) == expected.elements();
   if (!fits || step.type(labels).dtype != DType::kI32) {
     std::string needed = of.ToString();
