@@ -46,7 +46,8 @@ std::optional<std::string> TimeText(std::int64_t count, std::int64_t per_second,
   std::optional<std::string> text = DateText(days);
   if (!text.has_value()) return std::nullopt;
   const std::int64_t second = seconds - days * kSecondsPerDay;
-  const std::int64_t nanoseconds = (count - seconds * per_second) * (1'000'000'000 / per_second);
+  const std::int64_t rest = count % per_second;  // of a time before 1970 below 0
+  const std::int64_t nanoseconds = (rest < 0 ? rest + per_second : rest) * (1'000'000'000 / per_second);
   *text += fmt::format("T{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60);
   if (nanoseconds % 1000 != 0) {
     *text += fmt::format(".{:09}", nanoseconds);
