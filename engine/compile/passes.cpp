@@ -110,19 +110,25 @@ absl::Status CutPass(Compilation* c) {
   for (size_t chunk = 0; chunk < c->chunks.size(); ++chunk)
     c->plan.chunk_stage.push_back(static_cast<std::int32_t>(chunk) %
                                   static_cast<std::int32_t>(c->plan.mesh.pp));
+  const auto in_plan = [](const ProgramGraph& program, graph::ValueId value) {
+    return program.cut.base + program.cut.local.value_of[static_cast<size_t>(value)];
+  };
   const auto note_logits = [&](plan::FormId form, const ProgramGraph& program) {
     const graph::ValueId logits = program.logical.logits();
     if (program.logical.nodes().empty() || logits == graph::kNoValue) return;
-    c->plan.logits[form].value = program.cut.base + program.cut.local.value_of[static_cast<size_t>(logits)];
+    c->plan.logits[form].value = in_plan(program, logits);
+    if (const auto& top = program.logical.top_logits()) {
+      c->plan.top_logits[form] = {.tokens = in_plan(program, top->tokens),
+                                  .values = in_plan(program, top->values),
+                                  .log_sums = in_plan(program, top->log_sums)};
+    }
   };
   note_logits(plan::kEvaluateForm, c->evaluate);
   for (size_t g = 0; g < c->generation.size(); ++g)
     note_logits(plan::kFirstGenerationForm + static_cast<plan::FormId>(g), c->generation[g]);
   if (const auto& scores = c->evaluate.logical.scores()) {
-    const auto in_plan = [&](graph::ValueId value) {
-      return c->evaluate.cut.base + c->evaluate.cut.local.value_of[static_cast<size_t>(value)];
-    };
-    c->plan.scores = {.log_probability = in_plan(scores->log_probability), .rank = in_plan(scores->rank)};
+    c->plan.scores = {.log_probability = in_plan(c->evaluate, scores->log_probability),
+                      .rank = in_plan(c->evaluate, scores->rank)};
   }
   return absl::OkStatus();
 }

@@ -34,7 +34,7 @@ class ForwardBuilder {
   void Build(plan::BufferRef* logits) {
     for (plan::Chunk& chunk : stage_.plan.chunks) {
       PlaceInputsOf(&chunk);
-      if (form_ == plan::kEvaluateForm) PlaceOutputsOf(&chunk);
+      PlaceOutputsOf(&chunk);
     }
     std::int64_t not_itemised = 0;  // MemoryBreakdown::evaluation is one number for all
     const TransferBuffers buffers = PlaceTransfers(plan_, graph_, 1, {}, &stage_, &not_itemised);
@@ -66,17 +66,24 @@ class ForwardBuilder {
     }
   }
 
+  // What is read beside logits of each microbatch, or of all microbatches after the last.
+  std::vector<std::int32_t> Outputs() const {
+    if (form_ == plan::kEvaluateForm) return {plan_.scores.log_probability, plan_.scores.rank};
+    const plan::Plan::TopLogits& top = plan_.top_logits[form_];
+    return {top.tokens, top.values, top.log_sums};
+  }
+
   // Places what the chunk makes of each microbatch that is kept, and what gathers that of all microbatches.
   void PlaceOutputsOf(plan::Chunk* chunk) {
     std::int64_t not_itemised = 0;
     std::int64_t elements = 0;  // of a microbatch
-    for (const std::int32_t value : {plan_.scores.log_probability, plan_.scores.rank}) {
+    for (const std::int32_t value : Outputs()) {
       if (value < 0 || graph_.producer_chunk[static_cast<size_t>(value - graph_.base)] != chunk->index)
         continue;
       chunk->passes[form_].outputs.push_back(stage_.ReserveValue(Unplaced(plan_, value), &not_itemised));
       elements += chunk->passes[form_].outputs.back().elements;
     }
-    if (elements == 0) return;
+    if (elements == 0 || form_ != plan::kEvaluateForm) return;
     chunk->kept = stage_.ReserveFlat(elements * plan_.microbatches, DType::kF32, &not_itemised);
   }
 

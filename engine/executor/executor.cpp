@@ -180,7 +180,8 @@ absl::Status RankExecutor::TakeInputs(const Step& step, plan::FormId form) {
 
 absl::Status RankExecutor::KeepOutputs(const Step& step, plan::FormId form) {
   const Chunk* chunk = ChunkAt(step.chunk);
-  if (chunk == nullptr || step.segment != chunk->passes[form].forward) return absl::OkStatus();
+  if (chunk == nullptr || chunk->kept.elements == 0 || step.segment != chunk->passes[form].forward)
+    return absl::OkStatus();
   const std::vector<BufferRef>& outputs = chunk->passes[form].outputs;
   std::int64_t bytes = 0;
   for (const BufferRef& ref : outputs) bytes += ref.bytes();
@@ -493,6 +494,14 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
 
 TensorView RankExecutor::Logits(plan::FormId form) const {
   return View(plan_.logits[form].buffer, nullptr, -1);
+}
+
+std::vector<TensorView> RankExecutor::TopLogits(plan::FormId form) const {
+  std::vector<TensorView> views;
+  for (const Chunk& chunk : stage_.chunks) {
+    for (const BufferRef& output : chunk.passes[form].outputs) views.push_back(View(output, &chunk, -1));
+  }
+  return views;
 }
 
 absl::StatusOr<std::optional<TokenScores>> RankExecutor::Scores() const {

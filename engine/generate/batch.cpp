@@ -121,7 +121,7 @@ void Batch::Start(std::size_t slot, SequencePtr sequence) {
   if (status.ok() && request.scores_prompt) status = ScorePrompt(*running_[slot]);
   if (!status.ok()) return Leave(slot, Finish::kFailed, status);
   if (request.most_tokens == 0) return Leave(slot, Finish::kLength);
-  Extend(slot, Row(static_cast<std::size_t>(rows) - 1));
+  Extend(slot, rows - 1);
 }
 
 absl::Status Batch::Prefill(std::size_t slot, std::int64_t rows) {
@@ -130,14 +130,17 @@ absl::Status Batch::Prefill(std::size_t slot, std::int64_t rows) {
   const std::span<const std::int32_t> last =
       all.last(std::min(all.size(), static_cast<std::size_t>(decoder_.context())));
   sequence.held = static_cast<std::int64_t>(last.size());
-  return decoder_.Prefill(static_cast<std::int64_t>(slot), last, rows, &logits_);
+  return decoder_.Prefill(static_cast<std::int64_t>(slot), last, rows, sequence.request.sampling.temperature);
 }
 
 absl::Status Batch::ScorePrompt(const Sequence& sequence) {
   const std::vector<std::int32_t>& tokens = sequence.request.tokens;
+  const auto width = static_cast<std::size_t>(decoder_.vocabulary());
+  RETURN_IF_ERROR(decoder_.ReadLogits(0, static_cast<std::int64_t>(tokens.size()) - 1, &logits_));
   std::vector<ScoredToken> scored = {{.token = tokens[0]}};
   for (std::size_t i = 1; i < tokens.size(); ++i) {
-    ASSIGN_OR_RETURN(ScoredToken one, Score(tokens[i], sequence.request.top.value_or(0), Row(i - 1)));
+    const std::span<const float> row = std::span(logits_).subspan((i - 1) * width, width);
+    ASSIGN_OR_RETURN(ScoredToken one, Score(tokens[i], sequence.request.top.value_or(0), row));
     scored.push_back(std::move(one));
   }
   sequence.request.on_prompt(std::move(scored));
@@ -151,12 +154,14 @@ void Batch::StepAll() {
     if (running_[slot]->held == decoder_.context()) {
       Slide(slot);
     } else {
-      next.push_back(
-          {.slot = static_cast<std::int64_t>(slot), .token = running_[slot]->request.tokens.back()});
+      const Request& request = running_[slot]->request;
+      next.push_back({.slot = static_cast<std::int64_t>(slot),
+                      .token = request.tokens.back(),
+                      .temperature = request.sampling.temperature});
     }
   }
   if (next.empty()) return;
-  const absl::Status status = decoder_.Step(next, &logits_);
+  const absl::Status status = decoder_.Step(next);
   for (std::size_t i = 0; i < next.size(); ++i) {
     const auto slot = static_cast<std::size_t>(next[i].slot);
     if (!status.ok()) {
@@ -164,13 +169,13 @@ void Batch::StepAll() {
       continue;
     }
     ++running_[slot]->held;
-    Extend(slot, Row(i));
+    Extend(slot, static_cast<std::int64_t>(i));
   }
 }
 
 void Batch::Slide(std::size_t slot) {
   if (const absl::Status status = Prefill(slot, 1); !status.ok()) return Leave(slot, Finish::kFailed, status);
-  Extend(slot, Row(0));
+  Extend(slot, 0);
 }
 
 absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top,
@@ -179,23 +184,42 @@ absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top,
   return ScoredToken{.token = token, .log_probability = all[token], .top = all.Top(top)};
 }
 
-absl::StatusOr<ScoredToken> Batch::Choose(const Sequence& sequence, std::span<const float> logits) const {
-  const Request& request = sequence.request;
-  ASSIGN_OR_RETURN(const std::vector<Likelihood> left,
-                   Distribution(logits, request.tokens, request.sampling));
-  const std::int32_t token =
-      DrawToken(left, DrawUniform(request.sampling.seed, request.number, request.tokens.size()));
-  ScoredToken chosen{.token = token};
-  if (request.top) {
-    ASSIGN_OR_RETURN(chosen, Score(token, *request.top, logits));
+std::optional<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top, const Likeliest& likeliest) {
+  const auto of_token = std::ranges::find(likeliest.tokens, token, &Likelihood::token);
+  if (of_token == likeliest.tokens.end() || top > std::ssize(likeliest.tokens)) return std::nullopt;
+  ScoredToken scored = {.token = token, .log_probability = of_token->value - likeliest.log_sum};
+  for (std::int64_t i = 0; i < top; ++i) {
+    const Likelihood& one = likeliest.tokens[static_cast<std::size_t>(i)];
+    scored.top.push_back({one.token, one.value - likeliest.log_sum});
   }
-  chosen.ends = std::ranges::find(request.end_tokens, token) != request.end_tokens.end();
-  return chosen;
+  return scored;
 }
 
-void Batch::Extend(std::size_t slot, std::span<const float> logits) {
+absl::StatusOr<ScoredToken> Batch::Choose(const Sequence& sequence, std::int64_t row) {
+  const Request& request = sequence.request;
+  const double uniform = DrawUniform(request.sampling.seed, request.number, request.tokens.size());
+  ASSIGN_OR_RETURN(const std::optional<Likeliest> likeliest, decoder_.ReadLikeliest(row));
+  std::optional<std::int32_t> token;
+  if (likeliest) token = ChooseToken(*likeliest, request.sampling, uniform);
+  std::optional<ScoredToken> chosen;
+  if (token) chosen = request.top ? Score(*token, *request.top, *likeliest) : ScoredToken{.token = *token};
+  if (!chosen) {  // it takes all logits
+    RETURN_IF_ERROR(decoder_.ReadLogits(row, 1, &logits_));
+    if (!token) {
+      ASSIGN_OR_RETURN(token, ChooseToken(logits_, request.tokens, request.sampling, uniform));
+    }
+    chosen = ScoredToken{.token = *token};
+    if (request.top) {
+      ASSIGN_OR_RETURN(chosen, Score(*token, *request.top, logits_));
+    }
+  }
+  chosen->ends = std::ranges::find(request.end_tokens, *token) != request.end_tokens.end();
+  return *std::move(chosen);
+}
+
+void Batch::Extend(std::size_t slot, std::int64_t row) {
   Sequence& sequence = *running_[slot];
-  const absl::StatusOr<ScoredToken> chosen = Choose(sequence, logits);
+  const absl::StatusOr<ScoredToken> chosen = Choose(sequence, row);
   if (!chosen.ok()) return Leave(slot, Finish::kFailed, chosen.status());
   Request& request = sequence.request;
   request.tokens.push_back(chosen->token);
@@ -222,11 +246,6 @@ void Batch::End(SequencePtr sequence, Finish finish, const absl::Status& status)
     if (finish == Finish::kCancelled || finish == Finish::kTimedOut) ++counts_.dropped;
   }
   sequence->request.on_finish(finish, status);
-}
-
-std::span<const float> Batch::Row(std::size_t row) const {
-  const auto width = static_cast<std::size_t>(decoder_.vocabulary());
-  return std::span(logits_).subspan(row * width, width);
 }
 
 }  // namespace engine::generate

@@ -110,18 +110,20 @@ class Batch {
   absl::Status ScorePrompt(const Sequence& sequence);
   void StepAll();
   void Slide(std::size_t slot);
-  absl::StatusOr<ScoredToken> Choose(const Sequence& sequence, std::span<const float> logits) const;
+  // The next token, by the decoder's row.
+  absl::StatusOr<ScoredToken> Choose(const Sequence& sequence, std::int64_t row);
   static absl::StatusOr<ScoredToken> Score(std::int32_t token, std::int64_t top,
                                            std::span<const float> logits);
-  // Gives the sequence its next token.
-  void Extend(std::size_t slot, std::span<const float> logits);
+  // Of what is known; nullopt: that does not have it.
+  static std::optional<ScoredToken> Score(std::int32_t token, std::int64_t top, const Likeliest& likeliest);
+  // Gives the sequence the token that follows the decoder's row.
+  void Extend(std::size_t slot, std::int64_t row);
   void Leave(std::size_t slot, Finish finish, const absl::Status& status = absl::OkStatus());
   void End(SequencePtr sequence, Finish finish, const absl::Status& status);
-  std::span<const float> Row(std::size_t row) const;
 
   Decoder& decoder_;
   const std::size_t most_waiting_;
-  std::vector<float> logits_;
+  std::vector<float> logits_;         // what was read last
   std::vector<SequencePtr> running_;  // by slot; null: it is free
 
   mutable std::mutex mutex_;  // of what follows

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/executor/executor.h"
+#include "engine/generate/sampling.h"
 #include "engine/plan/plan.h"
 
 namespace engine::generate {
@@ -17,6 +19,8 @@ namespace engine::generate {
 // Sequences of tokens in a fixed number of slots, each with the tokens it has seen so far. One thread at a time calls it.
 // After an error of a call its slots hold nothing that counts: they begin anew by Prefill. Tokens are those of the
 // vocabulary, and slots are 0 … slots() − 1: the caller sees to both.
+//
+// Prefill and Step leave rows, each for what follows a token, which are read until the next of these calls.
 class Decoder {
  public:
   virtual ~Decoder() = default;
@@ -25,18 +29,29 @@ class Decoder {
   virtual std::int64_t context() const = 0;     // tokens that a slot can hold
   virtual std::int64_t vocabulary() const = 0;  // without padding
 
-  // The slot begins anew with these tokens, 1 … context(). `logits`: those that follow each of the last `rows` of them
-  // (1 … tokens.size()), [rows, vocabulary], f32.
+  // The slot begins anew with these tokens, 1 … context(). Rows: of each of the last `rows` of them (1 … tokens.size()).
+  // `temperature`: as Next::temperature, of the last row; the others' is 1.
   virtual absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
-                               std::vector<float>* logits) = 0;
+                               double temperature) = 0;
 
   struct Next {
     std::int64_t slot = 0;
     std::int32_t token = 0;
+    double temperature = 1;  // that of Likeliest::tempered_log_sum; 0: as 1
   };
-  // Adds a token to each of these slots, which are distinct, hold tokens and are not full. `logits`: those that follow
-  // each, [next.size(), vocabulary], f32.
-  virtual absl::Status Step(std::span<const Next> next, std::vector<float>* logits) = 0;
+  // Adds a token to each of these slots, which are distinct, hold tokens and are not full. Rows: one for each.
+  virtual absl::Status Step(std::span<const Next> next) = 0;
+
+  // Logits of the rows [first, first + count): [count, vocabulary], f32.
+  virtual absl::Status ReadLogits(std::int64_t first, std::int64_t count, std::vector<float>* logits) = 0;
+  // What the device has made of a row's logits, which is much less to read; nullopt: nothing, or they are no numbers that a
+  // token could be drawn from.
+  virtual absl::StatusOr<std::optional<Likeliest>> ReadLikeliest(std::int64_t row) = 0;
+
+  // Both in one, with all logits of the rows.
+  absl::Status PrefillAndRead(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
+                              std::vector<float>* logits);
+  absl::Status StepAndRead(std::span<const Next> next, std::vector<float>* logits);
 };
 
 // Keeps the slots' tokens, and evaluates the whole window for each new one: slow, and the oracle of what has a cache.

@@ -104,7 +104,7 @@ absl::Status WriteLogits(Decoder* decoder, const std::vector<std::int32_t>& toke
                            count, decoder->context());
   }
   std::vector<float> logits;
-  RETURN_IF_ERROR(decoder->Prefill(0, tokens, count, &logits));
+  RETURN_IF_ERROR(decoder->PrefillAndRead(0, tokens, count, &logits));
   return WriteArray(path, logits, decoder->vocabulary());
 }
 

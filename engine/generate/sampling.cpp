@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <unordered_set>
+#include <utility>
 
 #include "engine/base/philox.h"
 #include "engine/base/status.h"
@@ -50,25 +51,112 @@ std::vector<Likelihood> Penalised(std::span<const float> logits, std::span<const
   return all;
 }
 
-// Logits, of which the first is the largest, to probabilities.
-void Soften(double temperature, std::vector<Likelihood>* all) {
-  const double highest = all->front().value;
-  double sum = 0;
-  for (Likelihood& one : *all) {
-    one.value = std::exp((one.value - highest) / temperature);
-    sum += one.value;
+// All tokens, the likeliest first, as they are asked for.
+class HeapOfTokens {
+ public:
+  explicit HeapOfTokens(std::vector<Likelihood> logits) : left_(std::move(logits)) {
+    std::ranges::make_heap(left_, ComesAfter);
   }
-  for (Likelihood& one : *all) one.value /= sum;
+  bool has_all() const { return true; }
+  std::optional<Likelihood> Next() {
+    if (left_.empty()) return std::nullopt;
+    std::ranges::pop_heap(left_, ComesAfter);
+    const Likelihood next = left_.back();
+    left_.pop_back();
+    return next;
+  }
+
+ private:
+  static bool ComesAfter(const Likelihood& a, const Likelihood& b) { return IsLikelier(b, a); }
+  std::vector<Likelihood> left_;
+};
+
+// Those that are known, in this order.
+class ListOfTokens {
+ public:
+  ListOfTokens(std::span<const Likelihood> logits, bool has_all) : logits_(logits), has_all_(has_all) {}
+  bool has_all() const { return has_all_; }
+  std::optional<Likelihood> Next() {
+    if (next_ == logits_.size()) return std::nullopt;
+    return logits_[next_++];
+  }
+
+ private:
+  std::span<const Likelihood> logits_;
+  bool has_all_;
+  std::size_t next_ = 0;
+};
+
+// How tokens are cut off, and where it is enough to know those before.
+struct Cut {
+  const SamplingOptions& options;
+  double highest;                                           // logit
+  double total;                                             // Σ exp((z − highest) / temperature)
+  double enough = std::numeric_limits<double>::infinity();  // a sum of probabilities
+};
+
+// The tokens that top_p and min_p leave, and their probabilities before these leave any out. Nullopt: not all of them are known.
+template <typename Tokens>
+std::optional<std::vector<Likelihood>> Left(const Cut& cut, Tokens* tokens) {
+  std::vector<Likelihood> left;
+  const double least = cut.options.min_p / cut.total;
+  double sum = 0;
+  while (const std::optional<Likelihood> one = tokens->Next()) {
+    const double probability = std::exp((one->value - cut.highest) / cut.options.temperature) / cut.total;
+    if (probability < least || probability == 0) return left;
+    left.push_back({one->token, probability});
+    sum += probability;
+    if (sum >= cut.options.top_p || sum > cut.enough) return left;
+  }
+  if (!tokens->has_all()) return std::nullopt;
+  return left;
 }
 
-// How many of the likeliest have probabilities that sum to p or more.
-std::size_t CountOfTopP(const std::vector<Likelihood>& all, double p) {
-  double sum = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    sum += all[i].value;
-    if (sum >= p) return i + 1;
+// The same, after top_k. `cut`: of all tokens.
+template <typename Tokens>
+std::optional<std::vector<Likelihood>> LeftOfTop(Cut cut, Tokens* tokens) {
+  const auto count = static_cast<std::size_t>(cut.options.top_k);
+  if (count == 0) return Left(cut, tokens);
+  std::vector<Likelihood> top;
+  cut.total = 0;
+  while (top.size() < count) {
+    const std::optional<Likelihood> one = tokens->Next();
+    if (!one && tokens->has_all()) break;
+    if (!one) return std::nullopt;
+    top.push_back(*one);
+    cut.total += std::exp((one->value - cut.highest) / cut.options.temperature);
   }
-  return all.size();
+  ListOfTokens list(top, /*has_all=*/true);
+  return Left(cut, &list);
+}
+
+// Whether no token is left out: probabilities then sum to 1 as they are, and tokens behind the drawn one do not matter.
+bool IsPlain(const SamplingOptions& options) { return options.top_p == 1 && options.min_p == 0; }
+
+double SumOf(std::span<const Likelihood> all) {
+  double sum = 0;
+  for (const Likelihood& one : all) sum += one.value;
+  return sum;
+}
+
+// LeftOfTop of all logits, with the temperature not 0.
+std::vector<Likelihood> LeftOfAll(std::vector<Likelihood> logits, const SamplingOptions& options,
+                                  double enough) {
+  double highest = kNever;
+  for (const Likelihood& one : logits) highest = std::max(highest, one.value);
+  double total = 0;
+  for (const Likelihood& one : logits) total += std::exp((one.value - highest) / options.temperature);
+  HeapOfTokens tokens(std::move(logits));
+  return *LeftOfTop({.options = options, .highest = highest, .total = total, .enough = enough}, &tokens);
+}
+
+// By a number in [0, 1), of probabilities that are as before any token was left out.
+std::int32_t DrawOfLeft(std::span<const Likelihood> left, const SamplingOptions& options, double uniform) {
+  return DrawToken(left, IsPlain(options) ? uniform : uniform * SumOf(left));
+}
+
+double EnoughFor(const SamplingOptions& options, double uniform) {
+  return IsPlain(options) ? uniform : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace
@@ -95,16 +183,33 @@ absl::StatusOr<std::vector<Likelihood>> Distribution(std::span<const float> logi
     const Likelihood best = *std::min_element(all.begin(), all.end(), IsLikelier);
     return std::vector<Likelihood>{{.token = best.token, .value = 1}};
   }
-  const auto count = static_cast<std::int64_t>(all.size());
-  KeepLikeliest(options.top_k > 0 ? options.top_k : count, &all);
-  Soften(options.temperature, &all);
-  all.resize(CountOfTopP(all, options.top_p));
-  const double least = options.min_p * all.front().value;
-  while (all.back().value < least) all.pop_back();
-  double sum = 0;
-  for (const Likelihood& one : all) sum += one.value;
-  for (Likelihood& one : all) one.value /= sum;
-  return all;
+  std::vector<Likelihood> left = LeftOfAll(std::move(all), options, std::numeric_limits<double>::infinity());
+  const double sum = SumOf(left);
+  for (Likelihood& one : left) one.value /= sum;
+  return left;
+}
+
+absl::StatusOr<std::int32_t> ChooseToken(std::span<const float> logits, std::span<const std::int32_t> seen,
+                                         const SamplingOptions& options, double uniform) {
+  RETURN_IF_ERROR(Highest(logits).status());
+  std::vector<Likelihood> all = Penalised(logits, seen, options.repetition_penalty);
+  if (options.temperature == 0) return std::min_element(all.begin(), all.end(), IsLikelier)->token;
+  return DrawOfLeft(LeftOfAll(std::move(all), options, EnoughFor(options, uniform)), options, uniform);
+}
+
+std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const SamplingOptions& options,
+                                        double uniform) {
+  if (options.repetition_penalty != 1 || likeliest.tokens.empty()) return std::nullopt;
+  if (options.temperature == 0) return likeliest.tokens.front().token;
+  const double highest = likeliest.tokens.front().value;
+  const double total = std::exp(likeliest.tempered_log_sum - highest / options.temperature);
+  if (!std::isfinite(total)) return std::nullopt;
+  ListOfTokens tokens(likeliest.tokens, /*has_all=*/false);
+  const std::optional<std::vector<Likelihood>> left = LeftOfTop(
+      {.options = options, .highest = highest, .total = total, .enough = EnoughFor(options, uniform)},
+      &tokens);
+  if (!left) return std::nullopt;
+  return DrawOfLeft(*left, options, uniform);
 }
 
 double DrawUniform(std::uint64_t seed, std::uint64_t request, std::uint64_t position) {

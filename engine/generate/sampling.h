@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,8 +31,17 @@ struct Likelihood {
   double value = 0;  // a probability, or its logarithm
 };
 
+// What is known of the tokens that may come next where not all logits are read.
+struct Likeliest {
+  // Logits, the likeliest first (of equals the one of the lower id). Every other token comes after them.
+  std::vector<Likelihood> tokens;
+  double log_sum = 0;           // ln Σ exp z, over all tokens
+  double tempered_log_sum = 0;  // ln Σ exp (z / temperature), likewise
+};
+
 // What a token is drawn from: the tokens that are left, the likeliest first (of equals the one of the lower id), and their
-// probabilities, whose sum is 1. `seen`: the sequence's tokens so far. Internal: a logit is NaN or +∞, or all are −∞.
+// probabilities, whose sum is 1; those of probability 0 may be left out. `seen`: the sequence's tokens so far. Internal: a logit
+// is NaN or +∞, or all are −∞.
 absl::StatusOr<std::vector<Likelihood>> Distribution(std::span<const float> logits,
                                                      std::span<const std::int32_t> seen,
                                                      const SamplingOptions& options);
@@ -42,6 +52,14 @@ double DrawUniform(std::uint64_t seed, std::uint64_t request, std::uint64_t posi
 
 // The token of a Distribution at which the sum of probabilities exceeds `uniform`.
 std::int32_t DrawToken(std::span<const Likelihood> distribution, double uniform);
+
+// DrawToken of the Distribution, without making more of it than the draw asks for.
+absl::StatusOr<std::int32_t> ChooseToken(std::span<const float> logits, std::span<const std::int32_t> seen,
+                                         const SamplingOptions& options, double uniform);
+// The same but for the rounding of the sums, of what is known; nullopt: the draw asks for more. `likeliest` is of the options'
+// temperature.
+std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const SamplingOptions& options,
+                                        double uniform);
 
 // Logarithms of probabilities of one position, in float64, of the logits as the model gives them.
 class LogProbabilities {

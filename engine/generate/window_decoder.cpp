@@ -19,16 +19,16 @@ class WindowDecoder final : public Decoder {
   std::int64_t vocabulary() const override { return plan_.vocab; }
 
   absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
-                       std::vector<float>* logits) override {
+                       double) override {
     std::vector<std::int32_t>& held = tokens_[static_cast<std::size_t>(slot)];
     held.assign(tokens.begin(), tokens.end());
-    logits->resize(static_cast<std::size_t>(rows * plan_.vocab));
-    return Evaluate(held, rows, logits->data());
+    rows_.resize(static_cast<std::size_t>(rows * plan_.vocab));
+    return Evaluate(held, rows, rows_.data());
   }
 
-  absl::Status Step(std::span<const Next> next, std::vector<float>* logits) override {
-    logits->resize(next.size() * static_cast<std::size_t>(plan_.vocab));
-    float* at = logits->data();
+  absl::Status Step(std::span<const Next> next) override {
+    rows_.resize(next.size() * static_cast<std::size_t>(plan_.vocab));
+    float* at = rows_.data();
     for (const Next& one : next) {
       std::vector<std::int32_t>& held = tokens_[static_cast<std::size_t>(one.slot)];
       held.push_back(one.token);
@@ -37,6 +37,13 @@ class WindowDecoder final : public Decoder {
     }
     return absl::OkStatus();
   }
+
+  absl::Status ReadLogits(std::int64_t first, std::int64_t count, std::vector<float>* logits) override {
+    const auto begin = rows_.begin() + first * plan_.vocab;
+    logits->assign(begin, begin + count * plan_.vocab);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::optional<Likeliest>> ReadLikeliest(std::int64_t) override { return std::nullopt; }
 
  private:
   // The logits that follow each of the last `rows` tokens, to `out` [rows, vocabulary].
@@ -81,6 +88,7 @@ class WindowDecoder final : public Decoder {
   const plan::Plan& plan_;
   executor::RankExecutor& executor_;
   std::vector<std::vector<std::int32_t>> tokens_;  // by slot
+  std::vector<float> rows_;                        // logits of the last call
   std::vector<std::byte> stored_;                  // a row as the device has it
 };
 

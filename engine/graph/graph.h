@@ -143,6 +143,13 @@ struct TokenScores {
   ValueId rank = kNoValue;  // 0: the label is the likeliest class
 };
 
+// Of the last token of each sample, as ops/top_logits.cpp defines them.
+struct TopLogits {
+  ValueId tokens = kNoValue;    // i32 [B, N]
+  ValueId values = kNoValue;    // f32 [B, N]
+  ValueId log_sums = kNoValue;  // f32 [B, 2]
+};
+
 // A piece of a model in which its nodes stand together. The units, in order of execution, are the chain along which a
 // pipeline may cut it.
 struct Unit {
@@ -239,6 +246,9 @@ class Graph {
   // How well each token of the first loss was predicted (TokenScores); none where nobody asked for it.
   const std::optional<TokenScores>& scores() const { return scores_; }
   void set_scores(const TokenScores& scores) { scores_ = scores; }
+  // Of the logits, in a graph that generates.
+  const std::optional<TopLogits>& top_logits() const { return top_logits_; }
+  void set_top_logits(const TopLogits& top) { top_logits_ = top; }
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<Component>& components() const { return components_; }
 
@@ -256,6 +266,7 @@ class Graph {
   std::vector<State> states_;
   ValueId logits_ = kNoValue;
   std::optional<TokenScores> scores_;
+  std::optional<TopLogits> top_logits_;
   std::vector<Unit> units_;
   Phase phase_ = Phase::kForward;
   std::int32_t unit_ = 0;

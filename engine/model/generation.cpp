@@ -82,16 +82,15 @@ class Rewriter {
       if (node.op == &ops::kAttention) {
         Attention(node);
       } else {
-        Copy(node, static_cast<NodeId>(n) == head_ && takes_tokens());
+        Copy(node, static_cast<NodeId>(n) == head_ && step_.begins);
       }
     }
     to_.set_logits(CopyOf(from_.logits()));
+    AddTopLogits();
     return std::move(to_);
   }
 
  private:
-  bool takes_tokens() const { return step_.wanted < tokens_; }
-
   absl::Status Check() {
     if (from_.logits() == kNoValue) return Unimplemented("the model has no logits to generate from");
     const ValueId tokens = FindInput(from_, kTokens);
@@ -101,6 +100,12 @@ class Rewriter {
     samples_ = from_.value(tokens).type.shape[0];
     tokens_ = from_.value(tokens).type.shape[1];
     if (head_ < 0) return Unimplemented("the logits come of no linear step");
+    if (from_.value(from_.logits()).type.dtype == DType::kF64)
+      return Unimplemented("generation computes in fp32 at most");
+    const Shape& logits = from_.value(from_.logits()).type.shape;
+    if (logits.rank() != 3)
+      return Unimplemented("generation takes logits of one vocabulary, [B, S, V], and they are {}",
+                           logits.ToString());
     if (whole_.nodes().size() != from_.nodes().size())
       return Unimplemented("the model has other steps for {} tokens than for {}", tokens_, step_.context);
     for (std::size_t n = 0; n < from_.nodes().size(); ++n) {
@@ -108,7 +113,7 @@ class Rewriter {
       RETURN_IF_ERROR(Check(from_.nodes()[n]));
       RETURN_IF_ERROR(CheckLength(from_.nodes()[n], whole_.nodes()[n]));
     }
-    for (const char* name : {kCacheSlots, kWantedTokens}) {
+    for (const char* name : {kCacheSlots, kWantedTokens, kTemperatures}) {
       if (FindInput(from_, name) != kNoValue)
         return Unimplemented("generation adds an input '{}', and the model has one of this name", name);
     }
@@ -181,11 +186,25 @@ class Rewriter {
     const graph::TensorType& positions = from_.value(positions_).type;
     slots_ =
         to_.AddInput(kCacheSlots, {.shape = {samples_}, .dtype = DType::kI32, .dims = {positions.dims[0]}});
-    if (takes_tokens()) {
+    if (step_.begins) {
       wanted_ = to_.AddInput(
           kWantedTokens,
           {.shape = {samples_, step_.wanted}, .dtype = DType::kI32, .dims = {positions.dims[0]}});
     }
+    temperatures_ =
+        to_.AddInput(kTemperatures, {.shape = {samples_}, .dtype = DType::kF32, .dims = {positions.dims[0]}});
+  }
+
+  void AddTopLogits() {
+    const graph::TensorType& logits = to_.value(to_.logits()).type;
+    std::int64_t classes = logits.shape[logits.shape.rank() - 1];
+    const graph::Node& head = from_.nodes()[static_cast<std::size_t>(head_)];
+    if (const graph::Parameter* weight = from_.FindParameter(head.inputs[1]))
+      classes = std::min(classes, weight->logical_shape[0]);  // the rest pads it
+    const graph::ValueIds top = to_.Emit(ops::kTopLogits, "top_logits", {to_.logits(), temperatures_},
+                                         {{"classes", classes}, {"count", std::min(kTopLogits, classes)}});
+    to_.value(top[2]).pin = graph::Pin::kReplicated;
+    to_.set_top_logits({.tokens = top[0], .values = top[1], .log_sums = top[2]});
   }
 
   void CopyLeaf(ValueId id) {
@@ -290,7 +309,7 @@ class Rewriter {
   Graph to_;
   std::vector<ValueId> copies_;   // by value of from_
   ValueId positions_ = kNoValue;  // of from_
-  ValueId slots_ = kNoValue, wanted_ = kNoValue;
+  ValueId slots_ = kNoValue, wanted_ = kNoValue, temperatures_ = kNoValue;
   std::int64_t samples_ = 0, tokens_ = 0;  // B, S
 };
 

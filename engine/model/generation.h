@@ -11,6 +11,10 @@ namespace engine::model {
 // Inputs that generation adds: [B] int32, the slot of each sequence; and [B, R] int32, the tokens whose logits are wanted.
 inline constexpr const char* kCacheSlots = "cache_slots";
 inline constexpr const char* kWantedTokens = "wanted_tokens";
+// And [B] f32, by which logits are divided before a token is drawn, above 0.
+inline constexpr const char* kTemperatures = "temperatures";
+// Of so many of the largest logits is told (ops/top_logits.cpp); of fewer, where the vocabulary has fewer.
+inline constexpr std::int64_t kTopLogits = 128;
 
 struct GenerationStep {
   bool begins = false;       // prefill: the sequences begin with these tokens; else decode
@@ -24,7 +28,8 @@ struct GenerationStep {
 // the context has tokens, or as its window has, if that is less.
 //   prefill: the sequences begin, at position 0: attention is that of `evaluate`, and what it reads goes to the caches too.
 //   decode:  they go on from what the caches hold, each at its own position (ops/cached_attention.cpp).
-// Logits are [B, R, V] of the tokens of kWantedTokens where R < S, else [B, S, V]. Inputs but tokens and positions are left
+// Logits are [B, R, V] of the tokens of kWantedTokens in prefill, and [B, 1, V] in decode; of each sample's last ones
+// Graph::top_logits tells the largest. Inputs but tokens and positions are left
 // out if the logits do not need them. `whole` is the evaluation graph of a sequence as long as the context, whose steps `evaluate`
 // must have, but for the number of tokens. Unimplemented, with what stands in the way: a model whose tokens see later ones, or
 // that mixes tokens otherwise than by causal attention.

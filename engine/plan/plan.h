@@ -455,6 +455,11 @@ struct Plan {
     BufferRef buffer = {};
   };
   ByForm<Logits> logits;
+  // By form: LocalValues that are read after each run of a form that generates, beside its logits; −1 in other forms.
+  struct TopLogits {
+    std::int32_t tokens = -1, values = -1, log_sums = -1;
+  };
+  ByForm<TopLogits> top_logits;
   // LocalValues that evaluating chunks keep, where asked for and the model has them; else −1 (graph::TokenScores).
   graph::TokenScores scores = {.log_probability = -1, .rank = -1};
   std::string compute;  // precision

@@ -179,16 +179,29 @@ class SegmentVerifier {
     const plan::Segment& segment = SegmentAt(passes.forward);
     RETURN_IF_ERROR(walk.Walk(segment, 0));
     RETURN_IF_ERROR(Sent(chunk, false, segment, arena.buffers(), walk));
+    if (chunk.end_unit == static_cast<std::int32_t>(plan_.units.size()))
+      RETURN_IF_ERROR(Logits(passes, arena.form(), segment, walk));
     for (const plan::BufferRef& output : passes.outputs) {
       RETURN_IF_ERROR(walk.Find(output, KeyOf(output.value, Half::kFirst), segment,
                                 fmt::format("stage {}: what is kept after {}", index_, segment.name)));
     }
-    const bool last = chunk.end_unit == static_cast<std::int32_t>(plan_.units.size());
-    const plan::BufferRef& logits = plan_.logits[arena.form()].buffer;
-    if (last && plan_.FactsAt(arena.form()).generates &&
-        (logits.elements == 0 || logits.value != plan_.logits[arena.form()].value))
-      return Internal("stage {}: {} keeps no logits", index_, segment.name);
-    if (!last || logits.elements == 0) return absl::OkStatus();
+    return absl::OkStatus();
+  }
+
+  // Of the last chunk: the logits are there behind it where they are read, and generation reads them and the largest.
+  absl::Status Logits(const plan::ChunkPasses& passes, plan::FormId form, const plan::Segment& segment,
+                      SegmentWalk& walk) const {
+    const plan::BufferRef& logits = plan_.logits[form].buffer;
+    if (plan_.FactsAt(form).generates) {
+      if (logits.elements == 0 || logits.value != plan_.logits[form].value)
+        return Internal("stage {}: {} keeps no logits", index_, segment.name);
+      const plan::Plan::TopLogits& top = plan_.top_logits[form];
+      std::vector<std::int32_t> kept;
+      for (const plan::BufferRef& output : passes.outputs) kept.push_back(output.value);
+      if (kept != std::vector<std::int32_t>{top.tokens, top.values, top.log_sums})
+        return Internal("stage {}: {} does not keep the largest logits", index_, segment.name);
+    }
+    if (logits.elements == 0) return absl::OkStatus();
     return walk.Find(logits, KeyOf(logits.value, Half::kFirst), segment,
                      fmt::format("stage {}: the reader of the logits after {}", index_, segment.name));
   }

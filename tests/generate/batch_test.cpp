@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <memory>
 #include <set>
 #include <string>
@@ -102,6 +103,47 @@ TEST_CASE("batch: each answer is the one that the request gets alone") {
   CHECK(batch.counts().finished == 40);
   CHECK(batch.counts().running == 0);
   CHECK(batch.counts().waiting == 0);
+}
+
+TEST_CASE("batch: answers are the same where the decoder tells the likeliest tokens, and few rows are read") {
+  for (const bool scored : {false, true}) {
+    std::vector<std::vector<ScoredToken>> answers;
+    std::vector<std::int64_t> rows_read;
+    for (const std::int64_t known : {0, 12}) {
+      HashDecoder decoder(3, 24, 30);
+      decoder.known = known;
+      Batch batch(&decoder, 64);
+      std::vector<Outcome> outcomes(20);
+      for (std::uint64_t number = 0; number < outcomes.size(); ++number) {
+        Request request = RequestInto(&outcomes[number], PromptOf(number), 15, number);
+        request.sampling.temperature = number % 3 == 0 ? 0 : 0.5;
+        request.sampling.top_k = number % 4 == 0 ? 5 : 0;
+        if (number % 5 == 1) request.sampling.repetition_penalty = 1.3;
+        if (scored) request.top = 3;
+        REQUIRE(batch.Submit({request}).ok());
+      }
+      RunOut(&batch);
+      answers.emplace_back();
+      for (const Outcome& outcome : outcomes)
+        answers.back().insert(answers.back().end(), outcome.scored.begin(), outcome.scored.end());
+      rows_read.push_back(decoder.rows_read);
+    }
+    REQUIRE(answers[0].size() == answers[1].size());
+    for (std::size_t i = 0; i < answers[0].size(); ++i) {
+      CHECK(answers[0][i].token == answers[1][i].token);
+      CHECK(answers[0][i].log_probability.has_value() == scored);
+      REQUIRE(answers[0][i].top.size() == answers[1][i].top.size());
+      if (!scored) continue;
+      CHECK(std::abs(*answers[0][i].log_probability - *answers[1][i].log_probability) < 1e-12);
+      for (std::size_t n = 0; n < 3; ++n) {
+        CHECK(answers[0][i].top[n].token == answers[1][i].top[n].token);
+        CHECK(std::abs(answers[0][i].top[n].value - answers[1][i].top[n].value) < 1e-12);
+      }
+    }
+    CHECK(rows_read[0] == 20 * 15);
+    CHECK(rows_read[1] < rows_read[0] / 2);
+    CHECK(rows_read[1] >= 4 * 15);  // of those with a penalty
+  }
 }
 
 TEST_CASE("batch: scores of the prompt and of new tokens are log-probabilities of what the decoder gives") {

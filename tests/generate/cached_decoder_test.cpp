@@ -11,6 +11,7 @@
 
 #include "engine/model/load.h"
 #include "tests/data/temp_dir.h"
+#include "tests/generate/hash_decoder.h"
 #include "tests/plan/plans.h"
 #include "tests/train/text_testing.h"
 
@@ -126,6 +127,36 @@ void CheckRows(const std::vector<float>& rows, const std::vector<float>& whole, 
   CHECK(most <= kCacheTolerance);
 }
 
+// What the device tells of these rows is what their logits say.
+void CheckLikeliest(Decoder& decoder, std::int64_t first, const std::vector<double>& temperatures,
+                    const std::vector<float>& rows) {
+  const auto vocab = static_cast<std::size_t>(decoder.vocabulary());
+  for (std::size_t r = 0; r < temperatures.size(); ++r) {
+    const absl::StatusOr<std::optional<Likeliest>> told =
+        decoder.ReadLikeliest(first + static_cast<std::int64_t>(r));
+    REQUIRE_MESSAGE(told.ok(), Message(told.status()));
+    REQUIRE(told->has_value());
+    const Likeliest& likeliest = **told;
+    const std::span<const float> logits =
+        std::span(rows).subspan((static_cast<std::size_t>(first) + r) * vocab, vocab);
+    const Likeliest expected = testing::LikeliestOf(logits, std::ssize(likeliest.tokens), temperatures[r]);
+    CHECK(likeliest.tokens.size() >= std::min<std::size_t>(vocab, 20));
+    for (std::size_t n = 0; n < expected.tokens.size(); ++n) {
+      CHECK(likeliest.tokens[n].token == expected.tokens[n].token);
+      CHECK(likeliest.tokens[n].value == expected.tokens[n].value);
+    }
+    CHECK(std::abs(likeliest.log_sum - expected.log_sum) < 1e-5);
+    CHECK(std::abs(likeliest.tempered_log_sum - expected.tempered_log_sum) <
+          1e-6 * (10 + std::abs(expected.tempered_log_sum)));
+  }
+}
+
+std::vector<double> TemperaturesOf(const std::vector<Decoder::Next>& next) {
+  std::vector<double> temperatures;
+  for (const Decoder::Next& one : next) temperatures.push_back(one.temperature);
+  return temperatures;
+}
+
 // A prompt, then token by token to the end of the context; in the second slot, another prompt of the same sequence's tokens
 // is in between, so that slots are told apart.
 void CheckCaches(const recipe::Recipe& recipe) {
@@ -137,17 +168,20 @@ void CheckCaches(const recipe::Recipe& recipe) {
   const std::span<const std::int32_t> all(tokens);
   std::vector<float> logits;
   const std::int64_t prompt = 11;
-  REQUIRE(run.decoder->Prefill(2, all.first(prompt), prompt, &logits).ok());
+  REQUIRE(run.decoder->PrefillAndRead(2, all.first(prompt), prompt, &logits).ok());
   CheckRows(logits, whole, 0, vocab);
-  REQUIRE(run.decoder->Prefill(0, all.first(30), 1, &logits).ok());
+  CheckLikeliest(*run.decoder, prompt - 1, {1}, logits);
+  CHECK(!run.decoder->ReadLikeliest(prompt - 2)->has_value());
+  REQUIRE(run.decoder->PrefillAndRead(0, all.first(30), 1, &logits).ok());
   CheckRows(logits, whole, 29, vocab);
   for (std::int64_t s = prompt; s < context; ++s) {
     std::vector<Decoder::Next> next = {{2, tokens[static_cast<std::size_t>(s)]}};
     const bool both = s % 2 == 0 && 30 + (s - prompt) / 2 < context;
     const std::int64_t other = 30 + (s - prompt) / 2;
-    if (both) next.insert(next.begin(), {0, tokens[static_cast<std::size_t>(other)]});
-    REQUIRE(run.decoder->Step(next, &logits).ok());
+    if (both) next.insert(next.begin(), {0, tokens[static_cast<std::size_t>(other)], 0.3});
+    REQUIRE(run.decoder->StepAndRead(next, &logits).ok());
     REQUIRE(std::ssize(logits) == std::ssize(next) * vocab);
+    if (s % 3 == 0) CheckLikeliest(*run.decoder, 0, TemperaturesOf(next), logits);
     const auto last = logits.end() - vocab;
     CheckRows({last, logits.end()}, whole, s, vocab);
     if (both) CheckRows({logits.begin(), last}, whole, other, vocab);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -13,6 +14,23 @@
 #include "engine/generate/decoder.h"
 
 namespace engine::generate::testing {
+
+// The `count` likeliest tokens of these logits, and the sums over all: by sorting them all.
+inline Likeliest LikeliestOf(std::span<const float> logits, std::int64_t count, double temperature) {
+  Likeliest likeliest;
+  double sum = 0, tempered = 0;
+  for (std::size_t v = 0; v < logits.size(); ++v) {
+    likeliest.tokens.push_back({static_cast<std::int32_t>(v), logits[v]});
+    sum += std::exp(static_cast<double>(logits[v]));
+    tempered += std::exp(logits[v] / (temperature > 0 ? temperature : 1));
+  }
+  std::stable_sort(likeliest.tokens.begin(), likeliest.tokens.end(),
+                   [](const Likelihood& a, const Likelihood& b) { return a.value > b.value; });
+  likeliest.tokens.resize(std::min(logits.size(), static_cast<std::size_t>(count)));
+  likeliest.log_sum = std::log(sum);
+  likeliest.tempered_log_sum = std::log(tempered);
+  return likeliest;
+}
 
 // Logits follow from all tokens of a slot and nothing else, so that slots that are mixed up show. It checks how it is called.
 class HashDecoder final : public Decoder {
@@ -25,32 +43,50 @@ class HashDecoder final : public Decoder {
   std::int64_t vocabulary() const override { return vocabulary_; }
 
   absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
-                       std::vector<float>* logits) override {
+                       double temperature) override {
     ++prefills;
     if (on_call) RETURN_IF_ERROR(on_call());
     const auto count = static_cast<std::int64_t>(tokens.size());
     if (count < 1 || count > context_ || rows < 1 || rows > count)
       return Internal("a prefill of {} tokens", count);
     tokens_[static_cast<std::size_t>(slot)].assign(tokens.begin(), tokens.end());
-    logits->clear();
+    rows_.clear();
+    temperatures_.assign(static_cast<std::size_t>(rows), 1);
+    temperatures_.back() = temperature;
     for (std::int64_t row = count - rows; row < count; ++row)
-      AppendLogits(tokens.first(static_cast<std::size_t>(row) + 1), logits);
+      AppendLogits(tokens.first(static_cast<std::size_t>(row) + 1), &rows_);
     return absl::OkStatus();
   }
 
-  absl::Status Step(std::span<const Next> next, std::vector<float>* logits) override {
+  absl::Status Step(std::span<const Next> next) override {
     ++steps;
     widest_step = std::max<std::int64_t>(widest_step, static_cast<std::int64_t>(next.size()));
     if (on_call) RETURN_IF_ERROR(on_call());
-    logits->clear();
+    rows_.clear();
+    temperatures_.clear();
     for (const Next& one : next) {
       std::vector<std::int32_t>& held = tokens_[static_cast<std::size_t>(one.slot)];
       if (held.empty() || static_cast<std::int64_t>(held.size()) >= context_)
         return Internal("a step of a full slot");
       held.push_back(one.token);
-      AppendLogits(held, logits);
+      AppendLogits(held, &rows_);
+      temperatures_.push_back(one.temperature);
     }
     return absl::OkStatus();
+  }
+
+  absl::Status ReadLogits(std::int64_t first, std::int64_t count, std::vector<float>* logits) override {
+    rows_read += count;
+    const auto begin = rows_.begin() + first * vocabulary_;
+    logits->assign(begin, begin + count * vocabulary_);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::optional<Likeliest>> ReadLikeliest(std::int64_t row) override {
+    if (known == 0) return std::nullopt;
+    const std::span<const float> logits = std::span(rows_).subspan(
+        static_cast<std::size_t>(row * vocabulary_), static_cast<std::size_t>(vocabulary_));
+    return LikeliestOf(logits, known, temperatures_[static_cast<std::size_t>(row)]);
   }
 
   // Those that follow these tokens.
@@ -66,10 +102,14 @@ class HashDecoder final : public Decoder {
 
   std::function<absl::Status()> on_call = nullptr;  // before each call; an error is the call's
   std::atomic<std::int64_t> prefills = 0, steps = 0, widest_step = 0;
+  std::int64_t known = 0;  // how many tokens ReadLikeliest tells; 0: it tells nothing
+  std::int64_t rows_read = 0;
 
  private:
   std::vector<std::vector<std::int32_t>> tokens_;
   std::int64_t context_, vocabulary_;
+  std::vector<float> rows_;
+  std::vector<double> temperatures_;  // of the rows
 };
 
 }  // namespace engine::generate::testing

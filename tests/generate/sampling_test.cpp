@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/philox.h"
 #include "engine/base/status.h"
+#include "tests/generate/hash_decoder.h"
 
 namespace engine::generate {
 namespace {
@@ -134,6 +136,87 @@ TEST_CASE("sampling: the draw takes the token at which the sum exceeds the unifo
         2);  // where rounding leaves less than 1
 }
 
+// Logits of which many are equal, and those of 40 likely tokens.
+std::vector<float> SpreadLogits(int spread) {
+  std::vector<float> logits;
+  for (std::uint64_t v = 0; v < 300; ++v) {
+    const float uniform = UniformFromWord(PhiloxWord({7, 7}, v, static_cast<std::uint64_t>(spread)));
+    logits.push_back(std::round(10 * uniform * static_cast<float>(spread)) / 10 + (v % 8 == 3 ? 3.0F : 0.0F));
+  }
+  return logits;
+}
+
+std::vector<SamplingOptions> ManyOptions() {
+  std::vector<SamplingOptions> all;
+  for (const double temperature : {0.0, 0.3, 1.0, 2.5}) {
+    for (const std::int64_t top_k : {0, 1, 7, 60, 1000}) {
+      for (const double top_p : {0.0, 0.4, 0.95, 1.0}) {
+        for (const double min_p : {0.0, 0.2, 1.0})
+          all.push_back({.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p});
+      }
+    }
+  }
+  return all;
+}
+
+// Sums in another order differ in their last bits, so that a number close to the border of two tokens may give either.
+bool IsAtBorder(const std::vector<Likelihood>& distribution, double uniform) {
+  double sum = 0;
+  for (const Likelihood& one : distribution) {
+    sum += one.value;
+    if (std::abs(sum - uniform) < 1e-12) return true;
+  }
+  return false;
+}
+
+TEST_CASE("sampling: a token that is chosen is the draw of the distribution") {
+  for (const int spread : {1, 6}) {
+    const std::vector<float> logits = SpreadLogits(spread);
+    for (SamplingOptions options : ManyOptions()) {
+      for (const double penalty : {1.0, 1.7}) {
+        options.repetition_penalty = penalty;
+        const std::vector<std::int32_t> seen = {3, 11, 5};
+        const std::vector<Likelihood> distribution = MustDistribute(logits, options, seen);
+        for (std::uint64_t i = 0; i < 20; ++i) {
+          const double uniform = DrawUniform(1, 2, i);
+          if (IsAtBorder(distribution, uniform)) continue;
+          const absl::StatusOr<std::int32_t> chosen = ChooseToken(logits, seen, options, uniform);
+          REQUIRE(chosen.ok());
+          CHECK(*chosen == DrawToken(distribution, uniform));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("sampling: of the likeliest tokens alone the same is chosen, or none where more must be known") {
+  int chosen = 0, asked = 0;
+  for (const int spread : {1, 6}) {
+    const std::vector<float> logits = SpreadLogits(spread);
+    for (const SamplingOptions& options : ManyOptions()) {
+      const Likeliest likeliest = testing::LikeliestOf(logits, 60, options.temperature);
+      const std::vector<Likelihood> distribution = MustDistribute(logits, options);
+      for (std::uint64_t i = 0; i < 20; ++i) {
+        const double uniform = DrawUniform(1, 2, i);
+        if (IsAtBorder(distribution, uniform)) continue;
+        const std::optional<std::int32_t> token = ChooseToken(likeliest, options, uniform);
+        ++asked;
+        if (!token) continue;
+        ++chosen;
+        CHECK(*token == DrawToken(distribution, uniform));
+      }
+      // What 60 tokens tell for certain.
+      const bool is_told = options.temperature == 0 || (options.top_k > 0 && options.top_k <= 60) ||
+                           (options.min_p == 1 && options.top_k == 0) || options.top_p == 0;
+      if (is_told && options.top_k <= 60) CHECK(ChooseToken(likeliest, options, 0.999).has_value());
+    }
+    CHECK(!ChooseToken(testing::LikeliestOf(logits, 60, 1), {.repetition_penalty = 1.1}, 0.5).has_value());
+    CHECK(!ChooseToken(testing::LikeliestOf(logits, 60, 1), {}, 0.99999).has_value());
+  }
+  CHECK(chosen > asked / 2);
+  CHECK(chosen < asked);
+}
+
 TEST_CASE("sampling: equal logits, logits that are no numbers, options out of range") {
   CHECK(MustDistribute({1, 3, 3, 2}, {.temperature = 0})[0].token == 1);
   CHECK(MustDistribute({1, 3, 3, 2}, {.top_k = 2})[1].token == 2);
@@ -142,6 +225,7 @@ TEST_CASE("sampling: equal logits, logits that are no numbers, options out of ra
                                            std::vector<float>{-kInfinity, -kInfinity}}) {
     CHECK(absl::IsInternal(Distribution(logits, {}, {}).status()));
     CHECK(absl::IsInternal(LogProbabilities::Of(logits).status()));
+    CHECK(absl::IsInternal(ChooseToken(logits, {}, {}, 0.5).status()));
   }
   const auto why = [](const SamplingOptions& options) { return Message(CheckSampling(options)); };
   CHECK(why({}).empty());

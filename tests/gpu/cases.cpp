@@ -323,9 +323,9 @@ GpuCases TokenCases() {
 
 GpuCases LossCases() {
   GpuCases cases;
-  AddCommon(
-      {&ops::kCrossEntropy, &ops::kCrossEntropyGrad, &ops::kLossWeight, &ops::kLossSum, &ops::kTokenScore},
-      &cases);
+  AddCommon({&ops::kCrossEntropy, &ops::kCrossEntropyGrad, &ops::kLossWeight, &ops::kLossSum,
+             &ops::kTokenScore, &ops::kTopLogits},
+            &cases);
   struct Vocabulary {
     std::int64_t columns, classes;
   };
@@ -350,6 +350,16 @@ GpuCases LossCases() {
           for (std::int64_t e = 0; e < tensor.elements(); ++e) tensor.Set(e, std::round(2 * tensor.Get(e)));
         }
       };
+    }
+    // Three samples of two tokens each, many of whose logits are equal in 16 bits.
+    for (const std::int64_t count : {1, 46, 128}) {
+      if (count > v.classes) continue;
+      cases.push_back({.base = {&ops::kTopLogits,
+                                fmt::format("{} of {} classes of {} columns", count, v.classes, v.columns),
+                                {{{3, 2, v.columns}}, Make({3}, Input::kPositive)},
+                                {{"classes", v.classes}, {"count", count}},
+                                v.columns / 128 + 16,
+                                true}});
     }
     for (const bool more : {false, true}) {
       Attributes attributes = {{"classes", v.classes}};
@@ -396,6 +406,12 @@ GpuCases LossCases() {
                             {{"classes", std::int64_t{250}}},
                             1}});
   cases.back().adjust = slice;
+  cases.push_back({.base = {&ops::kTopLogits,
+                            "a slice of the classes",
+                            {{{2, 41, 100}}, Make({2}, Input::kPositive)},
+                            {{"classes", std::int64_t{250}}, {"count", std::int64_t{20}}},
+                            16}});
+  cases.back().adjust = slice;
   const Shape tokens = {8, 1021};
   const Input many = Make(tokens, Input::kLabels, 1000);
   cases.push_back({.base = {&ops::kLossWeight, "8168 tokens", {many}, {{"scale", 0.3}}, 1}});
@@ -435,6 +451,7 @@ bool IsStatistic(const Case& test, size_t input) {
   if (&op == &ops::kCrossEntropyGrad) return input == 2 || input == 3;
   if (&op == &ops::kLossSum) return input <= 1;
   if (&op == &ops::kTokenScore) return input == 2 || input == 3;
+  if (&op == &ops::kTopLogits) return input == 1;
   if (&op == &ops::kAttentionGrad || &op == &ops::kAttentionPackedGrad) {
     std::vector<graph::TensorType> types;  // of all but positions and spans, the dtype does not matter
     for (const Input& at : test.inputs) {

@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "engine/generate/cached_decoder.h"
+#include "engine/model/build.h"
+#include "engine/model/generation.h"
 #include "engine/model/load.h"
+#include "tests/generate/hash_decoder.h"
 #include "tests/gpu/world.h"
 #include "tests/plan/plans.h"
 
@@ -54,6 +58,28 @@ std::int32_t TokenAt(std::int64_t i, std::int64_t vocab) {
   return static_cast<std::int32_t>(uniform * static_cast<double>(vocab));
 }
 
+// What the device tells of the rows is what their logits, in 16 bits or 32, say.
+void CheckLikeliest(generate::Decoder& decoder, const std::vector<generate::Decoder::Next>& next,
+                    const std::vector<float>& rows) {
+  const auto vocab = static_cast<std::size_t>(decoder.vocabulary());
+  for (std::size_t r = 0; r < next.size(); ++r) {
+    const absl::StatusOr<std::optional<generate::Likeliest>> told =
+        decoder.ReadLikeliest(static_cast<std::int64_t>(r));
+    Must(told.status());
+    REQUIRE(told->has_value());
+    const generate::Likeliest expected = generate::testing::LikeliestOf(
+        std::span(rows).subspan(r * vocab, vocab), std::ssize((*told)->tokens), next[r].temperature);
+    REQUIRE((*told)->tokens.size() == std::min<std::size_t>(vocab, 128));
+    for (std::size_t n = 0; n < expected.tokens.size(); ++n) {
+      CHECK((*told)->tokens[n].token == expected.tokens[n].token);
+      CHECK((*told)->tokens[n].value == expected.tokens[n].value);
+    }
+    CHECK(std::abs((*told)->log_sum - expected.log_sum) < 2e-6 * (10 + std::abs(expected.log_sum)));
+    CHECK(std::abs((*told)->tempered_log_sum - expected.tempered_log_sum) <
+          2e-6 * (10 + std::abs(expected.tempered_log_sum)));
+  }
+}
+
 // All logits of a prompt of 20 tokens in slot 1 and of 60 steps, beside another sequence in slot 0.
 std::vector<float> Transcript(Decoding& run) {
   const std::int64_t vocab = run.decoder->vocabulary();
@@ -61,11 +87,13 @@ std::vector<float> Transcript(Decoding& run) {
   for (std::int64_t i = 0; i < 20; ++i) tokens.push_back(TokenAt(i, vocab));
   std::vector<float> all;
   std::vector<float> logits;
-  Must(run.decoder->Prefill(0, std::span(tokens).first(5), 1, &logits));
-  Must(run.decoder->Prefill(1, tokens, 20, &all));
+  Must(run.decoder->PrefillAndRead(0, std::span(tokens).first(5), 1, &logits));
+  Must(run.decoder->PrefillAndRead(1, tokens, 20, &all));
   for (std::int64_t i = 20; i < 80; ++i) {
-    const std::vector<generate::Decoder::Next> next = {{1, TokenAt(i, vocab)}, {0, TokenAt(i + 1, vocab)}};
-    Must(run.decoder->Step(next, &logits));
+    const std::vector<generate::Decoder::Next> next = {{1, TokenAt(i, vocab), 0.7},
+                                                       {0, TokenAt(i + 1, vocab)}};
+    Must(run.decoder->StepAndRead(next, &logits));
+    CheckLikeliest(*run.decoder, next, logits);
     all.insert(all.end(), logits.begin(), logits.end());
   }
   return all;
@@ -122,24 +150,48 @@ void FillWeights(Decoding& run) {
   }));
 }
 
-// Milliseconds of one step of these sequences, each with so many tokens, and of the program alone.
+// Milliseconds of one step of these sequences, each with so many tokens: with all logits on the host; with a token drawn for each
+// of the 50 likeliest, and of all (of weights like these, whose tokens are almost equally likely, the dearest draw that there
+// is); and of the program alone.
 struct StepTimes {
-  double step_ms, program_ms;
+  double logits_ms, top_ms, any_ms, program_ms;
 };
+double TimeDraws(generate::Decoder& decoder, const std::vector<generate::Decoder::Next>& next,
+                 const generate::SamplingOptions& options, int steps) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<float> logits;
+  for (int i = 0; i < steps; ++i) {
+    Must(decoder.Step(next));
+    for (std::int64_t row = 0; row < std::ssize(next); ++row) {
+      const double uniform =
+          generate::DrawUniform(1, static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(i));
+      const absl::StatusOr<std::optional<generate::Likeliest>> likeliest = decoder.ReadLikeliest(row);
+      Must(likeliest.status());
+      REQUIRE(likeliest->has_value());
+      if (generate::ChooseToken(**likeliest, options, uniform)) continue;
+      Must(decoder.ReadLogits(row, 1, &logits));
+      Must(generate::ChooseToken(logits, {}, options, uniform).status());
+    }
+  }
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - begin;
+  return spent.count() / steps;
+}
 StepTimes TimeSteps(Decoding& run, std::int64_t batch, std::int64_t tokens) {
   using Clock = std::chrono::steady_clock;
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(tokens), 1);
   std::vector<float> logits;
   std::vector<generate::Decoder::Next> next;
   for (std::int64_t b = 0; b < batch; ++b) {
-    Must(run.decoder->Prefill(b, prompt, 1, &logits));
+    Must(run.decoder->PrefillAndRead(b, prompt, 1, &logits));
     next.push_back({b, 5});
   }
-  for (int i = 0; i < 3; ++i) Must(run.decoder->Step(next, &logits));
+  for (int i = 0; i < 3; ++i) Must(run.decoder->StepAndRead(next, &logits));
   constexpr int kSteps = 20;
   const auto begin = Clock::now();
-  for (int i = 0; i < kSteps; ++i) Must(run.decoder->Step(next, &logits));
+  for (int i = 0; i < kSteps; ++i) Must(run.decoder->StepAndRead(next, &logits));
   const std::chrono::duration<double, std::milli> steps = Clock::now() - begin;
+  const double top_ms = TimeDraws(*run.decoder, next, {.top_k = 50}, kSteps);
+  const double any_ms = TimeDraws(*run.decoder, next, {}, kSteps / 4);
   plan::FormId form = -1;
   for (plan::FormId f = plan::kFirstGenerationForm; f < run.plan.FormsEnd(); ++f) {
     const plan::Form& of = run.plan.FormAt(f);
@@ -149,9 +201,11 @@ StepTimes TimeSteps(Decoding& run, std::int64_t batch, std::int64_t tokens) {
   const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                           const backend::TensorView& host) -> absl::Status {
     for (std::int64_t i = 0; i < host.shape.elements(); ++i)
-      host.as<std::int32_t>()[i] = static_cast<std::int32_t>(input == "positions"     ? tokens
-                                                             : input == "cache_slots" ? i
-                                                                                      : 5);
+      host.as<std::int32_t>()[i] = input == model::kTemperatures
+                                       ? std::bit_cast<std::int32_t>(1.0F)
+                                       : static_cast<std::int32_t>(input == model::kPositions    ? tokens
+                                                                   : input == model::kCacheSlots ? i
+                                                                                                 : 5);
     return absl::OkStatus();
   };
   executor::RankExecutor& rank = *run.ranks->executors()[0];
@@ -160,7 +214,7 @@ StepTimes TimeSteps(Decoding& run, std::int64_t batch, std::int64_t tokens) {
   for (int i = 0; i < kSteps; ++i) Must(rank.Generate(form, feed));
   Must(rank.backend().Synchronize());
   const std::chrono::duration<double, std::milli> programs = Clock::now() - start;
-  return {steps.count() / kSteps, programs.count() / kSteps};
+  return {steps.count() / kSteps, top_ms, any_ms, programs.count() / kSteps};
 }
 
 void Bench(const char* model, std::int64_t context, const std::vector<std::int64_t>& batches) {
@@ -195,9 +249,10 @@ iterations = 1
     const double weights = 2.0 * static_cast<double>(run.plan.parameter_count);
     const double bound_ms = (weights + cache) / 4.3e9;
     fmt::print(
-        "{} batch {} at {} tokens: step {:.3f} ms, program {:.3f} ms; (weights + cache) / 4.3 TB/s {:.3f} "
-        "ms: {:.3f}\n",
-        model, batch, tokens, times.step_ms, times.program_ms, bound_ms, bound_ms / times.program_ms);
+        "{} batch {} at {} tokens: step with all logits {:.3f} ms, with a draw of 50 {:.3f}, of all {:.3f}, "
+        "program {:.3f} ms; (weights + cache) / 4.3 TB/s {:.3f} ms: {:.3f}\n",
+        model, batch, tokens, times.logits_ms, times.top_ms, times.any_ms, times.program_ms, bound_ms,
+        bound_ms / times.program_ms);
     std::fflush(stdout);
     executor::RankExecutor& rank = *run.ranks->executors()[0];
     Must(rank.backend().Synchronize());

@@ -543,6 +543,15 @@ void AddLoss(std::vector<Case>* cases) {
                       {{"classes", classes}},
                       1,
                       large});
+    if (rows.rank() == 2) {
+      cases->push_back({&ops::kTopLogits,
+                        label,
+                        {Real(logits), Positive({rows[0]})},
+                        {{"classes", classes}, {"count", std::int64_t{large ? 50 : 6}}},
+                        vocabulary,
+                        large,
+                        /*rows=*/true});
+    }
     for (const LossTerms& terms : kLossTerms) {
       Attributes attributes = {{"classes", classes}};
       Attributes of_sum = {{"scale", 0.3}};

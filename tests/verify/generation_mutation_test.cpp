@@ -92,12 +92,23 @@ TEST_CASE("mutation: caches") {
     plan::Instruction& attention = CachedAttentionOf(plan);
     attention.outputs[1].offset = plan.stages[0].states[2].buffer.offset;
   });
-  RefusedAs("reader of the logits", [](plan::Plan& plan) {
+}
+
+TEST_CASE("mutation: logits, and the largest of them") {
+  const auto erase_from_maker = [](plan::Plan& plan, std::int32_t value) {
     std::vector<plan::Instruction>& all = DecodeOf(plan, 1).instructions;
-    const std::int32_t logits = plan.logits[plan.FormsEnd() - 1].value;
-    std::erase_if(
-        all, [&](const plan::Instruction& instruction) { return instruction.outputs[0].value == logits; });
-  });
+    all.erase(
+        std::ranges::find(all, value,
+                          [](const plan::Instruction& instruction) { return instruction.outputs[0].value; }),
+        all.end());
+  };
+  const auto decode = Generating().FormsEnd() - 1;
+  RefusedAs("reader of the logits",
+            [&](plan::Plan& plan) { erase_from_maker(plan, plan.logits[decode].value); });
+  RefusedAs("what is kept after",
+            [&](plan::Plan& plan) { erase_from_maker(plan, plan.top_logits[decode].tokens); });
+  RefusedAs("does not keep the largest logits",
+            [&](plan::Plan& plan) { plan.stages[1].chunks[0].passes[decode].outputs.pop_back(); });
 }
 
 }  // namespace
