@@ -139,24 +139,58 @@ double SumOf(std::span<const Likelihood> all) {
   return sum;
 }
 
-// LeftOfTop of all logits, with the temperature not 0.
-std::vector<Likelihood> LeftOfAll(std::vector<Likelihood> logits, const SamplingOptions& options,
-                                  double enough) {
+double HighestOf(std::span<const Likelihood> logits) {
   double highest = kNever;
   for (const Likelihood& one : logits) highest = std::max(highest, one.value);
+  return highest;
+}
+
+// LeftOfTop of all logits, with the temperature not 0.
+std::vector<Likelihood> LeftOfAll(std::vector<Likelihood> logits, const SamplingOptions& options) {
+  const double highest = HighestOf(logits);
   double total = 0;
   for (const Likelihood& one : logits) total += std::exp((one.value - highest) / options.temperature);
   HeapOfTokens tokens(std::move(logits));
-  return *LeftOfTop({.options = options, .highest = highest, .total = total, .enough = enough}, &tokens);
+  return *LeftOfTop({.options = options, .highest = highest, .total = total}, &tokens);
+}
+
+// DrawToken of all tokens' probabilities, whose order is not needed but close to the draw: a part of them is split at some token, and
+// the side on which the draw lies is the next part (quickselect, by sums of probabilities).
+std::int32_t DrawOfAll(std::vector<Likelihood> logits, double temperature, double uniform) {
+  constexpr std::ptrdiff_t kFew = 64;
+  const double highest = HighestOf(logits);
+  for (Likelihood& one : logits) one.value = std::exp((one.value - highest) / temperature);
+  double left = uniform * SumOf(logits);  // of the sum, behind what comes before the part
+  std::span<Likelihood> part = logits;
+  while (std::ssize(part) > kFew) {
+    std::array<Likelihood, 3> some = {part.front(), part[part.size() / 2], part.back()};
+    std::ranges::sort(some, IsLikelier);
+    const Likelihood pivot = some[1];  // so that neither side is empty
+    const auto behind =
+        std::ranges::partition(part, [&](const Likelihood& one) { return IsLikelier(one, pivot); });
+    const std::span<Likelihood> before = part.first(part.size() - behind.size());
+    const double sum = SumOf(before);
+    if (left < sum) {
+      part = before;
+    } else {
+      left -= sum;
+      part = part.last(behind.size());
+    }
+  }
+  std::ranges::sort(part, IsLikelier);
+  std::int32_t token = part.front().token;
+  for (const Likelihood& one : part) {
+    if (one.value == 0) break;  // where rounding leaves the draw behind all
+    token = one.token;
+    left -= one.value;
+    if (left < 0) break;
+  }
+  return token;
 }
 
 // By a number in [0, 1), of probabilities that are as before any token was left out.
 std::int32_t DrawOfLeft(std::span<const Likelihood> left, const SamplingOptions& options, double uniform) {
   return DrawToken(left, IsPlain(options) ? uniform : uniform * SumOf(left));
-}
-
-double EnoughFor(const SamplingOptions& options, double uniform) {
-  return IsPlain(options) ? uniform : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace
@@ -183,7 +217,7 @@ absl::StatusOr<std::vector<Likelihood>> Distribution(std::span<const float> logi
     const Likelihood best = *std::min_element(all.begin(), all.end(), IsLikelier);
     return std::vector<Likelihood>{{.token = best.token, .value = 1}};
   }
-  std::vector<Likelihood> left = LeftOfAll(std::move(all), options, std::numeric_limits<double>::infinity());
+  std::vector<Likelihood> left = LeftOfAll(std::move(all), options);
   const double sum = SumOf(left);
   for (Likelihood& one : left) one.value /= sum;
   return left;
@@ -194,7 +228,8 @@ absl::StatusOr<std::int32_t> ChooseToken(std::span<const float> logits, std::spa
   RETURN_IF_ERROR(Highest(logits).status());
   std::vector<Likelihood> all = Penalised(logits, seen, options.repetition_penalty);
   if (options.temperature == 0) return std::min_element(all.begin(), all.end(), IsLikelier)->token;
-  return DrawOfLeft(LeftOfAll(std::move(all), options, EnoughFor(options, uniform)), options, uniform);
+  if (IsPlain(options) && options.top_k == 0) return DrawOfAll(std::move(all), options.temperature, uniform);
+  return DrawOfLeft(LeftOfAll(std::move(all), options), options, uniform);
 }
 
 std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const SamplingOptions& options,
@@ -205,9 +240,9 @@ std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const Sampli
   const double total = std::exp(likeliest.tempered_log_sum - highest / options.temperature);
   if (!std::isfinite(total)) return std::nullopt;
   ListOfTokens tokens(likeliest.tokens, /*has_all=*/false);
-  const std::optional<std::vector<Likelihood>> left = LeftOfTop(
-      {.options = options, .highest = highest, .total = total, .enough = EnoughFor(options, uniform)},
-      &tokens);
+  Cut cut = {.options = options, .highest = highest, .total = total};
+  if (IsPlain(options)) cut.enough = uniform;
+  const std::optional<std::vector<Likelihood>> left = LeftOfTop(cut, &tokens);
   if (!left) return std::nullopt;
   return DrawOfLeft(*left, options, uniform);
 }
