@@ -59,6 +59,9 @@ struct LaunchArgs {
   std::uint32_t accumulate =
       0;  // bit i: add into output i (the instruction's, less what a first microbatch overwrites)
   std::vector<TensorView> inputs;
+  // Bit i: input i is a parameter, and no instruction of the plan writes parameters: it may be read before the instructions in
+  // front have run.
+  std::uint32_t constant_inputs = 0;
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
   // To be added to input `instruction->AddedInput()`, of its type and shape; empty: nothing.

@@ -180,7 +180,7 @@ absl::Status RankExecutor::TakeInputs(const Step& step, plan::FormId form) {
 
 absl::Status RankExecutor::KeepOutputs(const Step& step, plan::FormId form) {
   const Chunk* chunk = ChunkAt(step.chunk);
-  if (chunk == nullptr || chunk->kept.elements == 0 || step.segment != chunk->passes[form].forward)
+  if (form != plan::kEvaluateForm || chunk == nullptr || step.segment != chunk->passes[form].forward)
     return absl::OkStatus();
   const std::vector<BufferRef>& outputs = chunk->passes[form].outputs;
   std::int64_t bytes = 0;

@@ -215,6 +215,8 @@ class RankExecutor {
     const backend::KernelContext& context;
   };
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
+  // Whether no instruction of the stage writes where its parameters are.
+  bool ParametersStay() const;
   absl::Status PrepareSegments();
   absl::Status PrepareTransfers();
   // The control block and the states as they are before the first iteration.
@@ -283,6 +285,7 @@ class RankExecutor {
   std::unique_ptr<Snapshot> snapshot_;
   std::unique_ptr<MemoryCheckpoint> memory_checkpoint_;
   std::uint64_t seed_ = 0;
+  bool parameters_stay_ = false;
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;
   std::vector<std::int64_t> tickets_;                               // of the running program's sends, by step

@@ -93,7 +93,13 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
                              .inputs = {},
                              .outputs = {},
                              .scratch = Scratch(instruction, chunk, slot)};
-    for (const BufferRef& ref : instruction.inputs) args.inputs.push_back(View(ref, chunk, slot));
+    for (const BufferRef& ref : instruction.inputs) {
+      const bool is_parameter =
+          ref.value >= 0 && plan_.values[static_cast<size_t>(ref.value)].kind == graph::ValueKind::kParameter;
+      if (is_parameter && parameters_stay_ && args.inputs.size() < 32)
+        args.constant_inputs |= 1U << args.inputs.size();
+      args.inputs.push_back(View(ref, chunk, slot));
+    }
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
     if (const auto& adds = instruction.AsKernel()->adds) {
       args.part = {Address(adds->place, chunk, slot), static_cast<size_t>(adds->place.bytes())};
@@ -147,7 +153,20 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
   return prepared;
 }
 
+bool RankExecutor::ParametersStay() const {
+  const auto writes_parameters = [&](const Instruction& instruction) {
+    return std::ranges::any_of(instruction.outputs, [&](const BufferRef& output) {
+      return std::ranges::any_of(
+          stage_.buckets, [&](const plan::Bucket& bucket) { return output.Overlaps(bucket.parameter); });
+    });
+  };
+  return std::ranges::none_of(stage_.segments, [&](const plan::Segment& segment) {
+    return std::ranges::any_of(segment.instructions, writes_parameters);
+  });
+}
+
 absl::Status RankExecutor::PrepareSegments() {
+  parameters_stay_ = ParametersStay();
   for (const plan::Segment& segment : stage_.segments) {
     const Chunk* chunk = ChunkAt(segment.chunk);
     const auto index = static_cast<std::int32_t>(prepared_.size());

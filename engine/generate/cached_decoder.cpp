@@ -54,9 +54,6 @@ struct RankTop {
 // each.
 Likeliest Joined(const std::vector<RankTop>& parts, std::int64_t row, std::int64_t vocabulary) {
   Likeliest joined;
-  const auto comes_before = [](const Likelihood& a, const Likelihood& b) {
-    return a.value > b.value || (a.value == b.value && a.token < b.token);
-  };
   std::optional<Likelihood> end;  // what comes after it is not known
   for (const RankTop& part : parts) {
     Likelihood last;
@@ -65,11 +62,11 @@ Likeliest Joined(const std::vector<RankTop>& parts, std::int64_t row, std::int64
       last = {part.tokens[at], part.values[at]};
       if (last.token >= 0) joined.tokens.push_back(last);
     }
-    if (last.token >= 0 && (!end || comes_before(last, *end))) end = last;
+    if (last.token >= 0 && (!end || IsLikelier(last, *end))) end = last;
   }
-  std::ranges::sort(joined.tokens, comes_before);
+  std::ranges::sort(joined.tokens, IsLikelier);
   if (end && std::ssize(joined.tokens) < vocabulary) {
-    while (comes_before(*end, joined.tokens.back())) joined.tokens.pop_back();
+    while (IsLikelier(*end, joined.tokens.back())) joined.tokens.pop_back();
   }
   joined.log_sum = parts.front().log_sums[static_cast<std::size_t>(2 * row)];
   joined.tempered_log_sum = parts.front().log_sums[static_cast<std::size_t>(2 * row + 1)];
@@ -142,9 +139,10 @@ class CachedDecoder : public Decoder {
     const std::int64_t of_device = row - RowsRead() + first_row_;
     if (row < RowsRead() || (begins && of_device + 1 != WantedOf(form_))) return std::nullopt;
     if (tops_.empty()) RETURN_IF_ERROR(ReadTops());
-    Likeliest likeliest = Joined(tops_, begins ? 0 : of_device, plan_.vocab);
-    if (!std::isfinite(likeliest.log_sum) || !std::isfinite(likeliest.tempered_log_sum)) return std::nullopt;
-    return likeliest;
+    const std::int64_t of_sample = begins ? 0 : of_device;
+    const auto sums = std::span(tops_.front().log_sums).subspan(static_cast<std::size_t>(2 * of_sample), 2);
+    if (!std::isfinite(sums[0]) || !std::isfinite(sums[1])) return std::nullopt;
+    return Joined(tops_, of_sample, plan_.vocab);
   }
 
  private:
@@ -230,10 +228,9 @@ class CachedDecoder : public Decoder {
     RETURN_IF_ERROR(ForEachLast([&](executor::RankExecutor& rank) -> absl::Status {
       const std::vector<TensorView> views = rank.TopLogits(form_);
       ENGINE_CHECK(views.size() == 3, "{} outputs of a form that generates", views.size());
-      // Ranks that have the same columns tell the same.
-      const DimExtent columns = rank.Logits(form_).extent.dims[2];
-      const bool has_all = Length(columns) == plan_.vocab_rows;
-      if (has_all && !tops.empty()) return absl::OkStatus();
+      // Ranks that tell of the same columns tell the same.
+      const bool tells_all = Length(views[0].extent.dims[1]) == views[0].logical[1];
+      if (tells_all && !tops.empty()) return absl::OkStatus();
       RankTop& top = tops.emplace_back();
       top.count = views[0].shape[1];
       RETURN_IF_ERROR(Download(rank, views[0], &top.tokens));

@@ -30,7 +30,7 @@ class Decoder {
   virtual std::int64_t vocabulary() const = 0;  // without padding
 
   // The slot begins anew with these tokens, 1 … context(). Rows: of each of the last `rows` of them (1 … tokens.size()).
-  // `temperature`: as Next::temperature, of the last row; the others' is 1.
+  // `temperature`: as Next::temperature, of the last row.
   virtual absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
                                double temperature) = 0;
 

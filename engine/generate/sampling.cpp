@@ -15,10 +15,6 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-bool IsLikelier(const Likelihood& a, const Likelihood& b) {
-  return a.value > b.value || (a.value == b.value && a.token < b.token);
-}
-
 // Puts the n likeliest in front, in order, and drops the others.
 void KeepLikeliest(std::int64_t n, std::vector<Likelihood>* all) {
   const auto kept = std::min(n, static_cast<std::int64_t>(all->size()));
@@ -170,7 +166,7 @@ std::int32_t DrawOfAll(std::vector<Likelihood> logits, double temperature, doubl
         std::ranges::partition(part, [&](const Likelihood& one) { return IsLikelier(one, pivot); });
     const std::span<Likelihood> before = part.first(part.size() - behind.size());
     const double sum = SumOf(before);
-    if (left < sum) {
+    if (left < sum || pivot.value == 0) {  // behind it is nothing that could be drawn
       part = before;
     } else {
       left -= sum;
@@ -236,11 +232,16 @@ std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const Sampli
                                         double uniform) {
   if (options.repetition_penalty != 1 || likeliest.tokens.empty()) return std::nullopt;
   if (options.temperature == 0) return likeliest.tokens.front().token;
+  // The sum is rounded to fp32, and so is the temperature that it was made by: its logarithm has to be small enough for the sum to
+  // have four digits at least.
+  constexpr double kLargestLogSum = 512;
+  if (!(std::abs(likeliest.tempered_log_sum) < kLargestLogSum)) return std::nullopt;
+  SamplingOptions rounded = options;
+  rounded.temperature = static_cast<double>(static_cast<float>(options.temperature));
   const double highest = likeliest.tokens.front().value;
-  const double total = std::exp(likeliest.tempered_log_sum - highest / options.temperature);
-  if (!std::isfinite(total)) return std::nullopt;
+  const double total = std::exp(likeliest.tempered_log_sum - highest / rounded.temperature);
   ListOfTokens tokens(likeliest.tokens, /*has_all=*/false);
-  Cut cut = {.options = options, .highest = highest, .total = total};
+  Cut cut = {.options = rounded, .highest = highest, .total = total};
   if (IsPlain(options)) cut.enough = uniform;
   const std::optional<std::vector<Likelihood>> left = LeftOfTop(cut, &tokens);
   if (!left) return std::nullopt;

@@ -31,6 +31,11 @@ struct Likelihood {
   double value = 0;  // a probability, or its logarithm
 };
 
+// Whether a comes before b: it is likelier, or of the lower id if they are equally likely.
+inline bool IsLikelier(const Likelihood& a, const Likelihood& b) {
+  return a.value > b.value || (a.value == b.value && a.token < b.token);
+}
+
 // What is known of the tokens that may come next where not all logits are read.
 struct Likeliest {
   // Logits, the likeliest first (of equals the one of the lower id). Every other token comes after them.
@@ -40,7 +45,7 @@ struct Likeliest {
 };
 
 // What a token is drawn from: the tokens that are left, the likeliest first (of equals the one of the lower id), and their
-// probabilities, whose sum is 1; those of probability 0 may be left out. `seen`: the sequence's tokens so far. Internal: a logit
+// probabilities, whose sum is 1; those behind that would not change the sum may be left out. `seen`: the sequence's tokens so far. Internal: a logit
 // is NaN or +∞, or all are −∞.
 absl::StatusOr<std::vector<Likelihood>> Distribution(std::span<const float> logits,
                                                      std::span<const std::int32_t> seen,

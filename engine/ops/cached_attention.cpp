@@ -44,10 +44,11 @@ Types InferUpdate(TypeSpan inputs, const Attributes&) {
 
 Work UpdateWork(TypeSpan inputs, TypeSpan, const Attributes&) { return {.bytes = 2 * Bytes(inputs[0])}; }
 
-std::vector<Signature> UpdateSignatures(TypeSpan, const Attributes&, const AxisRule&) {
+// A cache lies as cached_attention wants it: whole only where its heads cannot be split, even if x is whole.
+std::vector<Signature> UpdateSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
-  return {{{heads, heads, r, r}, {heads}}, {{r, r, r, r}, {r}}};
+  return {{{heads, heads, r, r}, {heads}}, {{r, r, r, r}, {r}, rule.parameters.Has(Dim::kHead)}};
 }
 
 constexpr std::size_t kKeys = 3, kValues = 4, kPositions = 5, kWeights = 7;  // inputs of cached_attention

@@ -9,7 +9,8 @@
 //     temperatures, values and log_sums in fp32 or wider.
 //
 // Placement: a rank that holds some columns gives the N / ranks largest of its own, so that the N that all ranks give together
-// are no longer the N largest: of them, those hold that are before the last of every rank. log_sums are partial under
+// are no longer the N largest: of them, those hold that are before the last of every rank. So these outputs are for a host that knows it, and no
+// op reads them. log_sums are partial under
 // log-sum-exp.
 // No gradient.
 #include "engine/ops/common.h"

@@ -338,7 +338,8 @@ struct ChunkPasses {
   // For each step of the forward pass, in the slot where the form has slots: of halves those of the first, then
   // those of the second.
   std::vector<BufferRef> inputs;
-  // What the forward pass leaves that is kept of every microbatch (Chunk::kept).
+  // What the forward pass leaves that is kept of every microbatch (Chunk::kept), or read after each run of a form that
+  // generates (Plan::TopLogits).
   std::vector<BufferRef> outputs = {};
 };
 

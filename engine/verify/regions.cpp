@@ -92,7 +92,7 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
       for (const auto* refs : {&chunk.passes[form].inputs, &chunk.passes[form].outputs}) {
         for (const plan::BufferRef& ref : *refs) add(ref, NameOf(plan, ref.value));
       }
-      if (!chunk.passes[form].outputs.empty())
+      if (form == plan::kEvaluateForm && !chunk.passes[form].outputs.empty())
         add(chunk.kept, fmt::format("what chunk {} keeps", chunk.index));
     } else if (chunk.slots * chunk.slot_bytes > 0) {
       regions.push_back({chunk.slot_base, chunk.slot_base + chunk.slots * chunk.slot_bytes,

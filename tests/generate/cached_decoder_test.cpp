@@ -206,7 +206,7 @@ TEST_CASE("cached decoder: learned positions and rotary embedding, tp and pp") {
   }
 }
 
-TEST_CASE("cached decoder: published families") {
+TEST_CASE("cached decoder: published families, tp") {
   const std::vector<std::pair<std::string, std::string>> families = {
       {"gemma2-2b", "D = 32, L = 4, H = 4, K = 2, E = 8, F = 48, V = 300, Q = 8"},
       {"gemma3-1b", "D = 32, L = 6, H = 4, K = 1, E = 8, F = 48, V = 300"},
@@ -221,7 +221,25 @@ TEST_CASE("cached decoder: published families") {
   };
   for (const auto& [model, dims] : families) {
     CAPTURE(model);
-    CheckCaches(OfFamily(model, dims));
+    for (const int tp : {1, 2}) {
+      CAPTURE(tp);
+      recipe::Recipe recipe = OfFamily(model, dims);
+      recipe.parallelism.tp = tp;
+      CheckCaches(recipe);
+    }
+  }
+}
+
+TEST_CASE("cached decoder: fewer classes than are told, and a number of them that tp does not divide") {
+  for (const int vocab : {65, 130, 300}) {
+    CAPTURE(vocab);
+    const std::string dims = fmt::format("D = 32, L = 2, H = 6, K = 6, E = 8, F = 48, V = {}", vocab);
+    for (const int tp : {1, 2, 3}) {
+      CAPTURE(tp);
+      recipe::Recipe recipe = OfFamily("olmo2-7b", dims);
+      recipe.parallelism.tp = tp;
+      CheckCaches(recipe);
+    }
   }
 }
 
@@ -255,7 +273,7 @@ steps = [
 TEST_CASE(
     "cached decoder: windows that forget, caps, sinks, linear biases and those of distances, far past the "
     "window") {
-  CheckCaches(OfText(kWindows, {"data.sequence_length=300"}));
+  CheckCaches(OfText(kWindows, {"data.sequence_length=1040"}));
   CheckCaches(OfText(kWindows, {"data.sequence_length=150", "parallelism.tp=2"}));
 }
 

@@ -133,8 +133,8 @@ TEST_CASE("gpu generation: prompts and steps over caches give the CPU's logits")
 }
 
 // Weights of a published model, all of one stretch of numbers: what they are does not matter to how fast they are read.
-void FillWeights(Decoding& run) {
-  Must(run.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
+void FillWeights(state::Ranks& ranks) {
+  Must(ranks.Run([&](executor::RankExecutor& rank) -> absl::Status {
     std::vector<std::uint16_t> numbers(std::size_t{1} << 22U);
     const PhiloxKey key = MakePhiloxKey(1, "bench");
     for (std::size_t i = 0; i < numbers.size(); ++i)
@@ -217,7 +217,7 @@ StepTimes TimeSteps(Decoding& run, std::int64_t batch, std::int64_t tokens) {
   return {steps.count() / kSteps, top_ms, any_ms, programs.count() / kSteps};
 }
 
-void Bench(const char* model, std::int64_t context, const std::vector<std::int64_t>& batches) {
+recipe::Recipe PublishedModel(const char* model, std::int64_t context) {
   const data::TempDir folder;
   const std::string path = folder / "recipe.toml";
   data::WriteFile(path, fmt::format(R"(extends = "{}/configs/models/{}.toml"
@@ -237,9 +237,65 @@ iterations = 1
   const recipe::LoadResult loaded = model::Load(path);
   for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
   REQUIRE(loaded.ok());
+  return loaded.recipe;
+}
+
+// Milliseconds of one of `count` calls, after one more.
+template <typename Call>
+double TimeCalls(int count, const Call& call) {
+  call();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) call();
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - begin;
+  return spent.count() / count;
+}
+
+absl::Status FeedOnes(const std::string& input, std::int64_t, const backend::TensorView& host) {
+  for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
+    host.as<std::int32_t>()[i] = input == model::kTemperatures ? std::bit_cast<std::int32_t>(1.0F)
+                                 : input == model::kCacheSlots ? 0
+                                 : input == model::kPositions  ? static_cast<std::int32_t>(i)
+                                                               : 1;
+  }
+  return absl::OkStatus();
+}
+
+// A prompt as long as the context, beside an evaluation of one sequence of as many tokens, which is training's forward pass and the
+// loss.
+void BenchPrefill(const char* model, std::int64_t context) {
+  const recipe::Recipe recipe = PublishedModel(model, context);
+  constexpr int kCalls = 10;
+  double prefill_ms = 0;
+  {
+    Decoding run(recipe, GpuDevice(recipe), 1);
+    FillWeights(*run.ranks);
+    executor::RankExecutor& rank = *run.ranks->executors()[0];
+    plan::FormId form = plan::kFirstGenerationForm;
+    while (run.plan.FormAt(form).tokens != context) ++form;
+    prefill_ms = TimeCalls(kCalls, [&] {
+      Must(rank.Generate(form, FeedOnes));
+      Must(rank.backend().Synchronize());
+    });
+  }
+  const state::Device device = GpuDevice(recipe);
+  const absl::StatusOr<plan::Plan> plan =
+      driver::CompileRecipe(recipe, {.profile = device.profile, .training = false});
+  Must(plan.status());
+  const auto ranks = state::Ranks::Create(*plan, device, 0);
+  Must(ranks.status());
+  FillWeights(**ranks);
+  executor::RankExecutor& rank = *(*ranks)->executors()[0];
+  const double evaluate_ms = TimeCalls(kCalls, [&] { Must(rank.Evaluate(FeedOnes).status()); });
+  fmt::print("{}: prefill of {} tokens {:.3f} ms, evaluation of as many {:.3f} ms: rate {:.3f}\n", model,
+             context, prefill_ms, evaluate_ms, evaluate_ms / prefill_ms);
+  std::fflush(stdout);
+}
+
+void Bench(const char* model, std::int64_t context, const std::vector<std::int64_t>& batches) {
+  const recipe::Recipe recipe = PublishedModel(model, context);
   for (const std::int64_t batch : batches) {
-    Decoding run(loaded.recipe, GpuDevice(loaded.recipe), batch);
-    FillWeights(run);
+    Decoding run(recipe, GpuDevice(recipe), batch);
+    FillWeights(*run.ranks);
     const std::int64_t tokens = context - 64;
     const StepTimes times = TimeSteps(run, batch, tokens);
     double cache = 0;
@@ -259,6 +315,10 @@ iterations = 1
   }
 }
 
+TEST_CASE("generation bench: prefill" * doctest::skip()) {
+  BenchPrefill("gpt2-124m", 1024);
+  BenchPrefill("llama3-8b", 2048);
+}
 TEST_CASE("generation bench: GPT-2 124M" * doctest::skip()) { Bench("gpt2-124m", 1024, {1, 8, 64}); }
 TEST_CASE("generation bench: Llama-3 8B" * doctest::skip()) { Bench("llama3-8b", 2112, {1, 8, 16, 64}); }
 

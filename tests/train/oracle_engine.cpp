@@ -3,7 +3,31 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/model/load.h"
+
 namespace engine::train::testing {
+
+recipe::Recipe TextOf(const std::string& name) {
+  const recipe::LoadResult loaded =
+      model::Load(std::string(ENGINE_SOURCE_DIR "/tests/train/texts/") + name + ".toml");
+  std::string errors;
+  for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
+  REQUIRE_MESSAGE(loaded.ok(), errors);
+  return loaded.recipe;
+}
+
+void UploadParameters(const plan::Plan& plan, const OracleGroup& group, executor::RankExecutor& rank) {
+  for (const executor::LocalTensor& tensor : rank.Parameters()) {
+    const plan::PlanParameter& parameter = plan.parameters[static_cast<size_t>(tensor.parameter)];
+    INFO(parameter.name);
+    const std::vector<float> values = group.Floats("parameters/" + parameter.name);
+    REQUIRE(static_cast<std::int64_t>(values.size()) == parameter.logical_shape.elements());
+    const absl::Status status =
+        rank.backend().Upload(static_cast<std::byte*>(tensor.view.data), values.data(),
+                              static_cast<std::int64_t>(values.size() * sizeof(float)));
+    REQUIRE(status.ok());
+  }
+}
 
 OracleEngine::OracleEngine(const recipe::Recipe& recipe, const OracleGroup& group)
     : learning_rate_(recipe.optimizer.learning_rate), device_(CpuDevice()) {
@@ -14,7 +38,7 @@ OracleEngine::OracleEngine(const recipe::Recipe& recipe, const OracleGroup& grou
   auto ranks = state::Ranks::Create(plan_, device_, 0);
   REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
   ranks_ = *std::move(ranks);
-  UploadParameters(group);
+  UploadParameters(plan_, group, rank());
   feed_ = [tokens = group.Integers("tokens"), labels = group.Integers("labels")](
               const std::string& input, std::int64_t, const backend::TensorView& host) -> absl::Status {
     for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
@@ -25,19 +49,6 @@ OracleEngine::OracleEngine(const recipe::Recipe& recipe, const OracleGroup& grou
     }
     return absl::OkStatus();
   };
-}
-
-void OracleEngine::UploadParameters(const OracleGroup& group) {
-  for (const executor::LocalTensor& tensor : rank().Parameters()) {
-    INFO(Name(tensor.parameter));
-    const std::vector<float> values = group.Floats("parameters/" + Name(tensor.parameter));
-    REQUIRE(static_cast<std::int64_t>(values.size()) == Parameter(tensor.parameter).logical_shape.elements());
-    REQUIRE(rank()
-                .backend()
-                .Upload(static_cast<std::byte*>(tensor.view.data), values.data(),
-                        static_cast<std::int64_t>(values.size() * sizeof(float)))
-                .ok());
-  }
 }
 
 double OracleEngine::Metric(const std::string& name) {

@@ -12,6 +12,12 @@
 
 namespace engine::train::testing {
 
+// The model that texts/NAME.toml tells, as tests/oracles/torch_texts.py has it. A failure ends the test.
+recipe::Recipe TextOf(const std::string& name);
+
+// Gives a rank that holds whole parameters those of the oracle.
+void UploadParameters(const plan::Plan& plan, const OracleGroup& group, executor::RankExecutor& rank);
+
 // One rank on the CPU, in float32. A failure ends the test.
 class OracleEngine {
  public:
@@ -35,7 +41,6 @@ class OracleEngine {
   const plan::PlanParameter& Parameter(std::int32_t p) const {
     return plan_.parameters[static_cast<size_t>(p)];
   }
-  void UploadParameters(const OracleGroup& group);
 
   double learning_rate_;
   state::Device device_;

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/load.h"
 #include "tests/train/oracle_engine.h"
 
 namespace engine::train::testing {
@@ -15,15 +14,6 @@ namespace {
 // The longest product is the gradient's through the head, over 131 classes. At most 6 layers, each with 6 products (qkv,
 // scores, values, proj, fc1, fc2), and the head.
 constexpr OracleBound kTextsBound{.longest_product = 131, .products = 6 * 6 + 1};
-
-recipe::Recipe TextOf(const std::string& name) {
-  const recipe::LoadResult loaded =
-      model::Load(std::string(ENGINE_SOURCE_DIR "/tests/train/texts/") + name + ".toml");
-  std::string errors;
-  for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
-  REQUIRE_MESSAGE(loaded.ok(), errors);
-  return loaded.recipe;
-}
 
 void CheckText(const std::string& name) {
   INFO(name);

@@ -26,13 +26,15 @@ void TopLogits(const KernelArgs& args) {
   const std::int64_t columns = logits.shape[2];
   const std::int64_t rows = logits.shape[1];
   const std::int64_t count = args.outputs[0].shape[1];
-  const std::int64_t known = std::min(count, classes.length);
   const T* temperatures = args.inputs[1].as<T>();
   ForEachBlock(args, logits.shape[0], 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<std::int32_t> order(static_cast<std::size_t>(classes.length));
     std::vector<T> row, scaled;
     for (std::int64_t b = begin; b < end; ++b) {
       const T* z = logits.as<T>() + ((b + 1) * rows - 1) * columns;
+      row.assign(z, z + classes.length);
+      const bool has_nan = std::any_of(row.begin(), row.end(), [](T logit) { return std::isnan(logit); });
+      const std::int64_t known = has_nan ? 0 : std::min(count, classes.length);
       std::iota(order.begin(), order.end(), 0);
       std::partial_sort(
           order.begin(), order.begin() + known, order.end(),
@@ -45,8 +47,6 @@ void TopLogits(const KernelArgs& args) {
         values[n] = n < known ? z[column] : -std::numeric_limits<T>::infinity();
       }
       T* log_sums = args.outputs[2].as<T>() + 2 * b;
-      row.assign(z, z + classes.length);
-      const bool has_nan = std::any_of(row.begin(), row.end(), [](T logit) { return std::isnan(logit); });
       log_sums[0] = has_nan ? std::numeric_limits<T>::quiet_NaN() : LogSum(row, T(1), &scaled);
       log_sums[1] = has_nan ? log_sums[0] : LogSum(row, temperatures[b], &scaled);
     }

@@ -61,17 +61,21 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
     }
   };
   LetNextBegin();
-  // Towards the second cache only: where parameters are kept in shards, a kernel may be writing them.
+  if (p.w_stays) {
+    read_weights(warp);
+  } else {
+    // Towards the second cache only: where parameters are kept in shards, a kernel may be writing them.
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const std::int64_t term = (warp + std::int64_t{kWarps} * i) * kStep + in_step;
-    if (term < p.terms && low) PrefetchToL2(w + term);
-    if (term < p.terms && high) PrefetchToL2(w + 8 * p.terms + term);
+    for (int i = 0; i < kAhead; ++i) {
+      const std::int64_t term = (warp + std::int64_t{kWarps} * i) * kStep + in_step;
+      if (term < p.terms && low) PrefetchToL2(w + term);
+      if (term < p.terms && high) PrefetchToL2(w + 8 * p.terms + term);
+    }
   }
   AwaitEarlier();
   for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
     uint4 b[kAhead][kTiles];
-    read_weights(first);
+    if (!p.w_stays || first != warp) read_weights(first);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;

@@ -19,6 +19,7 @@ struct FewRows {
   const void* bias = nullptr;  // null: none
   const void* c = nullptr;     // null: none; may be y
   void* y = nullptr;
+  bool w_stays = false;  // no kernel writes w: it may be read before those in front have ended
   // Not null: `made` too, gets what is before tanh-GELU, which y is behind.
   void* before_gelu = nullptr;
 };

@@ -80,16 +80,18 @@ absl::StatusOr<Enqueue> PrepareProduct(Device& device, const LaunchArgs& args, c
   });
 }
 
-// y[m, n] of the spec, of x · wᵀ.
-FewRows FewRowsOf(const GemmSpec& spec, const TensorView& x, const TensorView& w, const TensorView& y) {
+// y[m, n] of the spec, of x · wᵀ, which are inputs 0 and 1.
+FewRows FewRowsOf(const GemmSpec& spec, const LaunchArgs& args, const TensorView& y) {
+  const TensorView& x = args.inputs[0];
   return {.dtype = x.dtype,
           .made = y.dtype,
           .rows = spec.m,
           .columns = spec.n,
           .terms = spec.k,
           .x = x.data,
-          .w = w.data,
-          .y = y.data};
+          .w = args.inputs[1].data,
+          .y = y.data,
+          .w_stays = (args.constant_inputs & 0b10U) != 0};
 }
 
 bool IsFewRows(const GemmSpec& spec, const TensorView& x, const TensorView& y) {
@@ -115,7 +117,7 @@ absl::StatusOr<Enqueue> PrepareLinear(Device& device, const LaunchArgs& args) {
   const bool has_bias = args.inputs.size() == 3;
   if (has_bias) RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
   if (IsFewRows(spec, x, y) && (!has_bias || y.dtype == x.dtype)) {
-    FewRows product = FewRowsOf(spec, x, w, y);
+    FewRows product = FewRowsOf(spec, args, y);
     if (has_bias) product.bias = args.inputs[2].data;
     return EnqueueFewRows(product);
   }
@@ -137,7 +139,7 @@ absl::StatusOr<Enqueue> PrepareLinearGelu(Device& device, const LaunchArgs& args
   RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
   RETURN_IF_ERROR(InOp(args, ExpectDType(pre, y.dtype, "the saved input of gelu")));
   if (IsFewRows(spec, x, y)) {
-    FewRows product = FewRowsOf(spec, x, w, y);
+    FewRows product = FewRowsOf(spec, args, y);
     product.bias = args.inputs[2].data;
     product.before_gelu = pre.data;
     return EnqueueFewRows(product);
@@ -197,7 +199,7 @@ absl::StatusOr<Enqueue> PrepareAddedProduct(Device& device, const LaunchArgs& ar
     });
   }
   if (spec.transpose_b && IsFewRows(spec, a, y)) {
-    FewRows product = FewRowsOf(spec, a, w, y);
+    FewRows product = FewRowsOf(spec, args, y);
     product.c = c.data;
     return EnqueueFewRows(product);
   }
