@@ -61,7 +61,9 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
     }
   };
   LetNextBegin();
-  if (p.w_stays) {
+  // With 16 rows the registers that it takes cost more than it gains.
+  const bool reads_early = kTiles == 1 && p.w_stays;
+  if (reads_early) {
     read_weights(warp);
   } else {
     // Towards the second cache only: where parameters are kept in shards, a kernel may be writing them.
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
   AwaitEarlier();
   for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
     uint4 b[kAhead][kTiles];
-    if (!p.w_stays || first != warp) read_weights(first);
+    if (!reads_early || first != warp) read_weights(first);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;
