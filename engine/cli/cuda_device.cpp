@@ -9,10 +9,12 @@
 
 #include "engine/backend/cuda/device/survey.h"
 #include "engine/backend/cuda/exchange/delay_communicator.h"
+#include "engine/backend/cuda/exchange/nccl_communicator.h"
 #include "engine/backend/cuda/exchange/push_communicator.h"
 #include "engine/backend/cuda/launch/cuda_backend.h"
 #include "engine/backend/cuda/libraries/libraries.h"
 #include "engine/base/cache_folder.h"
+#include "engine/base/memory_store.h"
 #include "engine/health/nvml.h"
 
 namespace engine::cli {
@@ -108,6 +110,43 @@ absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const
   gpu.device.make_communicator = [](std::int64_t) { return std::make_unique<NoCommunicator>(); };
   gpu.device.abort = [] {};
   return std::move(gpu.device);
+}
+
+absl::StatusOr<state::Device> MakeCudaThreads(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  const auto world = static_cast<int>(recipe.world_size());
+  ASSIGN_OR_RETURN(const int visible, backend::cuda::CountGpus());
+  if (visible < world) {
+    return FailedPrecondition("the layout has {} ranks, one a GPU, and there {} here", world,
+                              visible == 1 ? "is 1 GPU" : fmt::format("are {} GPUs", visible));
+  }
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);  // as of MakeCudaRank
+  RETURN_IF_ERROR(backend::cuda::LoadNccl().status());
+  struct Group {
+    MemoryStore store;
+    std::vector<std::unique_ptr<backend::Backend>> unused;  // by rank; null: it was given away
+    std::vector<backend::cuda::CudaBackend*> backends;
+  };
+  const auto group = std::make_shared<Group>();
+  std::optional<state::Device> device;
+  for (int rank = 0; rank < world; ++rank) {
+    ASSIGN_OR_RETURN(OpenedGpu gpu, OpenGpu(recipe, choice, rank));
+    gpu.backend->WatchHealth([group] { return group->store.status(); });
+    group->backends.push_back(gpu.backend);
+    group->unused.push_back(gpu.device.make_backend(rank, world));
+    if (!device) device = std::move(gpu.device);
+  }
+  device->make_backend = [group](std::int64_t rank, std::int64_t) {
+    return std::move(group->unused[static_cast<std::size_t>(rank)]);
+  };
+  device->make_communicator = [group](std::int64_t rank) {
+    return std::make_unique<backend::cuda::NcclCommunicator>(group->backends[static_cast<std::size_t>(rank)],
+                                                             &group->store, rank, nullptr);
+  };
+  device->enter = [group](std::int64_t rank) {
+    return group->backends[static_cast<std::size_t>(rank)]->Enter();
+  };
+  device->abort = [group] { group->store.End(absl::AbortedError("another rank failed")); };
+  return *std::move(device);
 }
 
 absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,

@@ -10,6 +10,9 @@ namespace engine::cli {
 // that the recipe needs is missing or too old.
 absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
 
+// All ranks of the recipe's layout as threads of this process, rank i on GPU i. Errors: as above; fewer GPUs than ranks.
+absl::StatusOr<state::Device> MakeCudaThreads(const recipe::Recipe& recipe, const DeviceChoice& choice);
+
 // One of the ranks of a run of processes, on the GPU of its place on this host (where a launcher shows each
 // process one GPU only: on that one; where ranks share GPUs, of which each sees all, they take them in turn).
 // The group must outlive it.

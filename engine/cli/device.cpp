@@ -92,8 +92,10 @@ absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
     return group->CpuDevice(ThreadsOf(choice, group->placement().local_size));
   }
 #ifdef ENGINE_CUDA
-  absl::StatusOr<state::Device> device =
-      group == nullptr ? MakeCudaDevice(recipe, choice) : MakeCudaRank(recipe, choice, group);
+  const bool has_threads = choice.one_process && recipe.world_size() > 1;
+  absl::StatusOr<state::Device> device = group != nullptr ? MakeCudaRank(recipe, choice, group)
+                                         : has_threads    ? MakeCudaThreads(recipe, choice)
+                                                          : MakeCudaDevice(recipe, choice);
 #else
   absl::StatusOr<state::Device> device = NotFound("this program was compiled without CUDA");
 #endif

@@ -16,6 +16,7 @@ struct DeviceChoice {
   int threads = 0;            // of all CPU ranks together; 0: as many as the machine has cores
   bool deterministic = true;  // CUDA
   bool share_gpus = false;    // CUDA: ranks take the GPUs in turn where there are too few
+  bool one_process = false;   // CUDA: ranks without a group are threads of this process, each with a GPU
 };
 
 // --threads, which `sharers` ("ranks") have together, and --device.

@@ -40,11 +40,23 @@ void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
       ->required()
       ->type_name("DIR");
   command
-      ->add_option("--context", arguments->context,
+      ->add_option("--context", arguments->shape.context,
                    "Tokens that the model sees at once (default: a run's training sequence; of a Hugging "
                    "Face model what it is made for, but no more than 1024)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->type_name("N");
+  command
+      ->add_option("--tp", arguments->shape.tp,
+                   "Split its matrices and heads over so many devices of this machine (tensor parallelism)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 10))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--pp", arguments->shape.pp,
+                   "Put its layers on so many groups of devices, one behind the other (pipeline parallelism)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 10))
+      ->type_name("N")
+      ->capture_default_str();
   AddDeviceOptions(command, "kernels", &arguments->device);
   CLI::Option* vocab =
       command
@@ -60,19 +72,20 @@ void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
 
 absl::StatusOr<generate::ModelSource> FindModel(const ModelArguments& arguments) {
   ASSIGN_OR_RETURN(const std::string folder, FindModelFolder(arguments.folder));
-  return generate::OpenModel(folder, arguments.context);
+  return generate::OpenModel(folder, arguments.shape);
 }
 
 absl::StatusOr<std::unique_ptr<generate::LoadedModel>> LoadModel(const generate::ModelSource& source,
-                                                                 const DeviceChoice& choice,
-                                                                 std::int64_t slots) {
+                                                                 DeviceChoice choice, std::int64_t slots) {
+  choice.one_process = true;
   absl::StatusOr<state::Device> device = MakeDevice(source.recipe, choice);
-  if (!device.ok() && choice.kind == "auto") {
+  // Too few GPUs for the layout that was asked for is a mistake; none, or another one than the run's, is not.
+  const bool asks_too_much = source.recipe.world_size() > 1 && absl::IsFailedPrecondition(device.status());
+  if (!device.ok() && choice.kind == "auto" && !asks_too_much) {
     Print(stderr, "note: it runs on the CPU, for it was trained for {}, which is not here\n",
           source.recipe.cluster.device);
-    DeviceChoice cpu = choice;
-    cpu.kind = "cpu";
-    device = MakeDevice(source.recipe, cpu);
+    choice.kind = "cpu";
+    device = MakeDevice(source.recipe, choice);
   }
   RETURN_IF_ERROR(device.status());
   return generate::LoadedModel::Load(source, *std::move(device), slots);

@@ -14,12 +14,12 @@ namespace engine::cli {
 
 struct ModelArguments {
   std::string folder;
-  std::int64_t context = 0;
+  generate::ModelShape shape;
   DeviceChoice device;
   generate::TokenizerFiles files;
 };
 
-// The folder, --context, --device, --threads, --vocab and --merges.
+// The folder, --context, --tp, --pp, --device, --threads, --vocab and --merges.
 void AddModelOptions(CLI::App* command, ModelArguments* arguments);
 
 // The model of the folder: one checkpoint, a run (its newest whole checkpoint) or a Hugging Face model.
@@ -27,7 +27,6 @@ absl::StatusOr<generate::ModelSource> FindModel(const ModelArguments& arguments)
 
 // Its weights on the device. Where --device leaves the choice and the recipe's GPU is not here, on the CPU, with a note.
 absl::StatusOr<std::unique_ptr<generate::LoadedModel>> LoadModel(const generate::ModelSource& source,
-                                                                 const DeviceChoice& choice,
-                                                                 std::int64_t slots);
+                                                                 DeviceChoice choice, std::int64_t slots);
 
 }  // namespace engine::cli

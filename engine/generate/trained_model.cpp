@@ -49,12 +49,21 @@ void MakeOneRank(recipe::Recipe* recipe) {
   recipe->data.documents = "across";  // a prompt is one document
 }
 
-// Another length of sequences has to pass the rules again: of some models it may not be longer.
-absl::Status SetContext(std::int64_t context, recipe::Recipe* recipe) {
-  if (context == 0 || context == recipe->data.sequence_length) return absl::OkStatus();
-  recipe->data.sequence_length = context;
+// Another length of sequences and another layout have to pass the rules again: some models may not be longer, or cannot be split
+// so.
+absl::Status SetShape(const ModelShape& shape, recipe::Recipe* recipe) {
+  std::string asked;
+  const auto set = [&](const char* option, std::int64_t wanted, auto* value) {
+    if (wanted == static_cast<std::int64_t>(*value)) return;
+    *value = static_cast<std::remove_pointer_t<decltype(value)>>(wanted);
+    asked += fmt::format("{}{} {}", asked.empty() ? "" : " ", option, wanted);
+  };
+  if (shape.context > 0) set("--context", shape.context, &recipe->data.sequence_length);
+  set("--tp", shape.tp, &recipe->parallelism.tp);
+  set("--pp", shape.pp, &recipe->parallelism.pp);
+  if (asked.empty()) return absl::OkStatus();
   recipe::LoadResult loaded = model::LoadText(recipe::ToToml(*recipe), "the model's recipe");
-  if (!loaded.ok()) return InvalidArgument("--context {}: {}", context, loaded.diagnostics.front().message);
+  if (!loaded.ok()) return InvalidArgument("{}: {}", asked, loaded.diagnostics.front().message);
   *recipe = std::move(loaded.recipe);
   return absl::OkStatus();
 }
@@ -100,14 +109,15 @@ absl::StatusOr<recipe::Recipe> LoadExtending(const std::string& text, const std:
   return std::move(loaded.recipe);
 }
 
-absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, std::int64_t context) {
+absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, ModelShape shape) {
   ASSIGN_OR_RETURN(hf::ModelFolder opened, hf::OpenModelFolder(folder));
   ModelSource source{.folder = folder, .adds_template = true};
   ASSIGN_OR_RETURN(source.recipe, LoadExtending(opened.model.recipe + kNoTraining, folder));
   source.recipe.data.tokenizer = {.kind = "file", .path = folder};
   const std::int64_t usual =
       std::min(kUsualContext, hf::MostPositions(opened.config).value_or(kUsualContext));
-  RETURN_IF_ERROR(SetContext(context > 0 ? context : usual, &source.recipe));
+  if (shape.context == 0) shape.context = usual;
+  RETURN_IF_ERROR(SetShape(shape, &source.recipe));
   source.weights = std::move(opened.weights);
   RETURN_IF_ERROR(
       AppendEndTokens(opened.config, (fs::path(folder) / hf::kConfigFile).string(), &source.end_tokens));
@@ -115,13 +125,13 @@ absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, std::int6
   return source;
 }
 
-absl::StatusOr<ModelSource> OpenCheckpoint(const std::string& folder, std::int64_t context) {
+absl::StatusOr<ModelSource> OpenCheckpoint(const std::string& folder, const ModelShape& shape) {
   ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(folder));
   recipe::LoadResult loaded = model::LoadText(reader.metadata().recipe_toml, folder + " (recipe)");
   if (!loaded.ok()) return DataLoss("{}: the recipe in the checkpoint cannot be read", folder);
   ModelSource source{.folder = folder, .recipe = std::move(loaded.recipe)};
   MakeOneRank(&source.recipe);
-  RETURN_IF_ERROR(SetContext(context, &source.recipe));
+  RETURN_IF_ERROR(SetShape(shape, &source.recipe));
   source.checkpoint = std::move(reader);
   RETURN_IF_ERROR(AppendGenerationConfig(source.recipe.data.tokenizer.path, &source.end_tokens));
   return source;
@@ -138,10 +148,10 @@ absl::Status ReadWeights(const ModelSource& source, const plan::Plan& plan,
 
 }  // namespace
 
-absl::StatusOr<ModelSource> OpenModel(const std::string& folder, std::int64_t context) {
+absl::StatusOr<ModelSource> OpenModel(const std::string& folder, const ModelShape& shape) {
   std::error_code error;
   const bool is_checkpoint = fs::exists(fs::path(folder) / checkpoint::kManifestName, error);
-  return is_checkpoint ? OpenCheckpoint(folder, context) : OpenHuggingFace(folder, context);
+  return is_checkpoint ? OpenCheckpoint(folder, shape) : OpenHuggingFace(folder, shape);
 }
 
 absl::StatusOr<std::unique_ptr<data::Tokenizer>> OpenTokenizer(const recipe::Data& data,
@@ -177,6 +187,12 @@ absl::StatusOr<std::vector<std::int32_t>> EncodePrompt(const data::Tokenizer& to
   return ids;
 }
 
+LoadedModel::~LoadedModel() {
+  decoder_.reset();
+  // Devices that are connected wait for each other when they are taken down, and one thread would take down one first.
+  if (device_.enter && ranks_ != nullptr) ranks_->Leave();
+}
+
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource& source,
                                                                state::Device device, std::int64_t slots) {
   recipe::Recipe recipe = source.recipe;
@@ -188,15 +204,21 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource
   absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
   // A model that does not go token by token is evaluated over its whole window for each.
   const bool has_caches = plan.status().code() != absl::StatusCode::kUnimplemented;
+  if (!has_caches && recipe.world_size() > 1)
+    return InvalidArgument("{}; such a model runs on one rank alone", Message(plan.status()));
   if (!has_caches)
     plan = driver::CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true});
   RETURN_IF_ERROR(plan.status());
   std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(device), *std::move(plan)));
   ASSIGN_OR_RETURN(loaded->ranks_, state::Ranks::Create(loaded->plan_, loaded->device_, 0));
-  executor::RankExecutor& executor = *loaded->ranks_->executors()[0];
-  RETURN_IF_ERROR(ReadWeights(source, loaded->plan_, executor));
+  const auto& executors = loaded->ranks_->executors();
+  for (std::size_t rank = 0; rank < executors.size(); ++rank) {  // one after the other, as HDF5 reads
+    if (loaded->device_.enter) RETURN_IF_ERROR(loaded->device_.enter(static_cast<std::int64_t>(rank)));
+    RETURN_IF_ERROR(ReadWeights(source, loaded->plan_, *executors[rank]));
+  }
+  if (loaded->device_.enter) RETURN_IF_ERROR(loaded->device_.enter(0));
   loaded->decoder_ = has_caches ? MakeCachedDecoder(loaded->plan_, *loaded->ranks_, shape)
-                                : MakeWindowDecoder(loaded->plan_, executor, slots);
+                                : MakeWindowDecoder(loaded->plan_, *executors[0], slots);
   return loaded;
 }
 

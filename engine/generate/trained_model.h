@@ -17,10 +17,18 @@
 
 namespace engine::generate {
 
+// How a model is to be run, where it is not as its folder says.
+struct ModelShape {
+  std::int64_t context =
+      0;  // tokens that a sequence may have; 0: a run's training sequence, or what a Hugging Face model is made
+          // for, but no more than 1,024
+  std::int64_t tp = 1, pp = 1;  // the layout
+};
+
 // What a folder says of its model, before weights are read: one checkpoint of a run, or the folder of a Hugging Face model.
 struct ModelSource {
   std::string folder;
-  recipe::Recipe recipe = {};  // for one sample on one rank
+  recipe::Recipe recipe = {};  // for one sample, in the layout that was asked for
   std::optional<checkpoint::Reader> checkpoint = std::nullopt;
   std::unique_ptr<checkpoint::TensorSource> weights =
       nullptr;  // where it is no checkpoint: those of all parameters
@@ -31,9 +39,8 @@ struct ModelSource {
   std::vector<std::int32_t> end_tokens = {};
 };
 
-// `context`: tokens that a sequence may have; 0: a run's training sequence, or what a Hugging Face model is made for, but no more
-// than 1,024. InvalidArgument: the model has no positions for so many. Other errors are those of the folder's files.
-absl::StatusOr<ModelSource> OpenModel(const std::string& folder, std::int64_t context);
+// InvalidArgument: the model has no positions for so many tokens, or cannot be split so. Other errors are those of the folder's files.
+absl::StatusOr<ModelSource> OpenModel(const std::string& folder, const ModelShape& shape);
 
 // Where the gpt2 tokenizer's files are, in place of those that the recipe names; both or none.
 struct TokenizerFiles {
@@ -53,9 +60,11 @@ absl::StatusOr<std::vector<std::int32_t>> EncodePrompt(const data::Tokenizer& to
 class LoadedModel {
  public:
   // On the CPU it runs in float32, whatever it was trained in. Keys and values are kept from token to token
-  // (cached_decoder.h), unless the model cannot go token by token.
+  // (cached_decoder.h), unless the model cannot go token by token; then it runs on one rank alone. All ranks are threads of this
+  // process.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const ModelSource& source, state::Device device,
                                                            std::int64_t slots);
+  ~LoadedModel();
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
 

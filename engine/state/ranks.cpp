@@ -15,7 +15,8 @@ absl::Status Ranks::RunThreads(std::int64_t count,
     try {
       threads.emplace_back([&, rank] {
         absl::Status& status = statuses[static_cast<size_t>(rank)];
-        status = body(rank);
+        if (device_.enter) status = device_.enter(rank);
+        if (status.ok()) status = body(rank);
         if (!status.ok()) device_.abort();
       });
     } catch (const std::system_error& error) {

@@ -21,6 +21,9 @@ struct Device {
   // World of ranks: resources shared by the communicators below.
   std::function<std::unique_ptr<backend::Backend>(std::int64_t rank, std::int64_t world)> make_backend;
   std::function<std::unique_ptr<backend::Communicator>(std::int64_t rank)> make_communicator;
+  // Where ranks of one process have devices of their own: makes the calling thread one of the rank's. Called at the beginning of each
+  // thread of a rank. Null: there is nothing to do.
+  std::function<absl::Status(std::int64_t rank)> enter = {};
   // Makes every rank that waits for another return with an error, for good: the device serves no further run.
   std::function<void()> abort;
   // Memory that the arenas of all ranks of this process share; 0: not known.

@@ -31,6 +31,14 @@ TEST_CASE("generate: from a run or one checkpoint, the same text for the same se
   CHECK(RunProgram("generate " + tiny.out + greedy + "1").output ==
         RunProgram("generate " + tiny.out + greedy + "2").output);
   CHECK(RunProgram("generate " + tiny.out + " --tokens 3").exit_code == 0);  // without a prompt
+  // On several ranks, which the run's own layout does not say.
+  const std::string one = RunProgram("generate " + tiny.out + greedy + "1").output;
+  CHECK(RunProgram("generate " + tiny.out + greedy + "1 --tp 2 --pp 2").output == one);
+  CHECK(RunProgram("generate " + tiny.out + greedy + "1 --pp 2 --context 8").output == one);
+  const ProgramResult odd = RunProgram("generate " + tiny.out + greedy + "1 --tp 3");
+  CHECK(odd.exit_code == 1);
+  CHECK(Contains(odd.output, "engine generate: --tp 3: "));
+  CHECK(RunProgram("generate " + tiny.out + " --tp 0").exit_code == 2);
 }
 
 TEST_CASE("generate: what is refused, and how") {

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "engine/backend/cpu/world.h"
+#include "engine/base/memory_store.h"
 #include "tests/executor/conversion_cases.h"
 
 namespace engine::backend::cpu {
@@ -26,27 +27,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-class MemoryStore final : public Store {
- public:
-  absl::Status Set(const std::string& key, std::string value) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    values_[key] = std::move(value);
-    changed_.notify_all();
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> Get(const std::string& key) override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const auto here = [&] { return values_.count(key) > 0; };
-    if (!changed_.wait_for(lock, std::chrono::seconds(20), here)) return absl::DeadlineExceededError(key);
-    return values_[key];
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
-};
 
 void OnEachRank(std::int64_t ranks, const std::function<void(std::int64_t)>& body) {
   std::vector<std::thread> threads;

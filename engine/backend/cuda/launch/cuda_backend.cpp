@@ -114,6 +114,11 @@ CudaBackend::~CudaBackend() {
   if (snapshot_stream_ != nullptr) cudaStreamDestroy(snapshot_stream_);
 }
 
+absl::Status CudaBackend::Enter() const {
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(index_));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::int64_t> CudaBackend::FreeBytes() const {
   std::size_t free = 0;
   std::size_t total = 0;

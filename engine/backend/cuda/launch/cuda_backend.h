@@ -55,6 +55,8 @@ class CudaBackend final : public Backend {
   Device& device() { return *device_; }
   // Empty before AllocateArena. One allocation of its own (cudaMalloc).
   std::span<std::byte> arena() const { return {arena_, static_cast<std::size_t>(arena_bytes_)}; }
+  // Makes the calling thread one of this GPU's.
+  absl::Status Enter() const;
   // Asked again and again while results are waited for; an error ends the wait. For what the GPU would wait
   // for in vain.
   void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }
