@@ -32,12 +32,7 @@ void CompareWithFile(const std::string& name, const std::string& text) {
             << "\n  now: " << text.substr(std::min(line_start, text.size()), 300));
 }
 
-void Golden(const std::string& name, std::vector<std::string> sets, const DeviceProfile& profile = {},
-            bool llama = false) {
-  for (const char* set : {"model.layers=2", "training.global_batch=4"}) sets.emplace_back(set);
-  absl::StatusOr<Plan> compiled = driver::CompileRecipe(TinyRecipe(llama, sets), {.profile = profile});
-  if (!compiled.ok()) FAIL(Message(compiled.status()));
-  const Plan& plan = *compiled;
+void CompareWithFiles(const std::string& name, const Plan& plan) {
   std::string text;
   WriteCanonical(plan, [&](std::string_view piece) { text += piece; });
   CHECK(plan.hash == HashHex(text));  // so these files fix hashes too, on every machine
@@ -45,8 +40,40 @@ void Golden(const std::string& name, std::vector<std::string> sets, const Device
   CompareWithFile(name + ".summary.txt", Summary(plan));
 }
 
+void Golden(const std::string& name, std::vector<std::string> sets, const DeviceProfile& profile = {},
+            bool llama = false) {
+  for (const char* set : {"model.layers=2", "training.global_batch=4"}) sets.emplace_back(set);
+  absl::StatusOr<Plan> compiled = driver::CompileRecipe(TinyRecipe(llama, sets), {.profile = profile});
+  if (!compiled.ok()) FAIL(Message(compiled.status()));
+  CompareWithFiles(name, *compiled);
+}
+
 }  // namespace
 
+TEST_CASE(
+    "golden: generation on two GPUs of one process, where nothing is pushed and no term of a sum is left to "
+    "its reader") {
+  DeviceProfile profile = backend::cuda::CudaProfile(/*deterministic=*/true);
+  profile.pushes = false;
+  const recipe::Recipe recipe =
+      TinyRecipe(true, {"model.layers=1", "parallelism.tp=2", "training.global_batch=1",
+                        "training.micro_batch=1", "precision.compute=bf16"});
+  const absl::StatusOr<Plan> plan = driver::CompileGeneration(
+      recipe, {.profile = profile},
+      {.slots = 2, .context = 32, .prefill_tokens = {32}, .decode_batches = {1, 2}});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  bool exchanges = false;
+  for (const Segment& segment : plan->stages[0].segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      exchanges = exchanges || instruction.Exchanges();
+      CHECK(!instruction.push());
+      CHECK(!instruction.direct());
+      CHECK(!(instruction.AsKernel() != nullptr && instruction.AsKernel()->adds.has_value()));
+    }
+  }
+  CHECK(exchanges);
+  CompareWithFiles("generation", *plan);
+}
 TEST_CASE("golden: one rank") { Golden("one_rank", {}); }
 TEST_CASE("golden: tp 2 with sequence parallelism") {
   Golden("tp2_sequence", {"parallelism.tp=2", "parallelism.sequence_parallel=true"});
