@@ -135,7 +135,8 @@ absl::StatusOr<state::Device> MakeCudaThreads(const recipe::Recipe& recipe, cons
     group->unused.push_back(gpu.device.make_backend(rank, world));
     if (!device) device = std::move(gpu.device);
   }
-  device->profile.pushes = false;  // addresses of one process are not shared as those of several are: NCCL exchanges
+  device->profile.pushes =
+      false;  // addresses of one process are not shared as those of several are: NCCL exchanges
   device->make_backend = [group](std::int64_t rank, std::int64_t) {
     return std::move(group->unused[static_cast<std::size_t>(rank)]);
   };
