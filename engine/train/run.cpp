@@ -15,6 +15,7 @@
 #include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/fault_kit.h"
+#include "engine/train/feed.h"
 #include "engine/train/iterations.h"
 #include "engine/train/memory_checkpoints.h"
 #include "engine/train/origin.h"
@@ -150,9 +151,20 @@ class Training {
       run_.Begin(evaluates ? launch::Work::kEvaluation : launch::Work::kIteration, of("the passes of"));
   }
 
+  // They come while kernels and weights are made ready.
+  void AskForFirstSamples(const std::optional<Position>& kept, const std::optional<ResumePoint>& resume) {
+    const std::int64_t first = kept     ? kept->consumed_samples
+                               : resume ? resume->reader.metadata().consumed_samples
+                                        : 0;
+    const std::optional<std::int64_t> own = run_.device.rank;
+    for (std::int64_t rank = own.value_or(0); rank < (own ? *own + 1 : run_.plan.mesh.world()); ++rank)
+      AskForSamples(run_.plan, *run_.source, data::Split::kTrain, first, rank);
+  }
+
   absl::Status TrainFrom(const std::optional<Position>& kept, const std::optional<ResumePoint>& resume,
                          const std::optional<StartPoint>& start) {
     const auto begin = Clock::now();
+    AskForFirstSamples(kept, resume);
     run_.Begin(launch::Work::kAlone, "preparing kernels");
     ASSIGN_OR_RETURN(const executor::ExecutorOptions options, MakeExecutorOptions());
     ASSIGN_OR_RETURN(run_.ranks, state::Ranks::Create(run_.plan, run_.device, run_.Seed(), options));
