@@ -65,6 +65,9 @@ def keeps(runs):
     there = {name.split("/")[-1]: data for name, (data, _) in runs.server.objects.items() if name.startswith("runs/kept/iteration_0000008/")}
     same({path.name: path.read_bytes() for path in folder.iterdir()}, there, "what came back")
     same(runs.here("elsewhere"), [folder.name], "what came back")
+    runs.train("kept", "--checkpoints", "s3://runs/kept", iterations=10)
+    log = runs.train("elsewhere", "--checkpoints", "s3://runs/kept", iterations=10)
+    expect("after iteration 10; the recipe has 10, so there is nothing to train" in log, log)
 
 
 def goes_on(runs):
@@ -141,7 +144,10 @@ def beside(runs):
 
 def processes(runs):
     two = ("--processes", "--set", "parallelism.dp=2", "--checkpoints", "s3://runs/processes")
+    runs.requests()
     runs.train("processes", *two, iterations=4)
+    puts = [request["path"] for request in runs.requests() if request["method"] == "PUT" and "manifest" in request["path"]]
+    same(len(puts), 2, f"manifests that are put there: {puts}")
     log = runs.train("processes_again", *two, "--set", "checkpoint.interval=3")
     expect("after iteration 4" in log, log)
     same((runs.kept("processes"), runs.here("processes_again")), (([6, 8], []), []), "what is there")
@@ -167,7 +173,7 @@ def mistakes(runs):
     expect("may go back to earlier checkpoints" in text, text)
     same(runs.requests(), [], "requests")
     text = runs.train("none", "--checkpoints", "s3://runs/kept", "--fresh", code=1)
-    expect("--fresh: s3://runs/kept already holds checkpoints (iteration_0000008)" in text, text)
+    expect("--fresh: s3://runs/kept already holds checkpoints (iteration_0000010)" in text, text)
     runs.fail({"method": "PUT", "do": "status", "status": 403, "code": "AccessDenied", "times": 9})
     text = runs.train("none", "--checkpoints", "s3://runs/new", code=1)
     expect("403 AccessDenied" in text and "loss" not in text, text)
