@@ -32,16 +32,6 @@ absl::Status OpenAndVerify(const std::string& folder) {
   return reader.Verify();
 }
 
-// Deletes a checkpoint in two steps, rename and removal, so that a crash leaves none with some of its files
-// missing.
-absl::Status Delete(const std::string& root, std::int64_t iteration) {
-  const std::string doomed = DeletingPath(root, iteration);
-  RETURN_IF_ERROR(RemoveUnlessLocked(doomed).status());
-  RETURN_IF_ERROR(Rename(IterationPath(root, iteration), doomed));
-  RETURN_IF_ERROR(SyncFolder(root));
-  return RemoveTree(doomed);
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<std::int64_t>> ListIterations(const std::string& root) {
@@ -68,6 +58,14 @@ absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& ro
     reports->push_back(fmt::format("checkpoint {} is damaged and not used: {}", folder, Message(status)));
   }
   return std::optional<std::string>();
+}
+
+absl::Status DeleteCheckpoint(const std::string& root, std::int64_t iteration) {
+  const std::string doomed = DeletingPath(root, iteration);
+  RETURN_IF_ERROR(RemoveUnlessLocked(doomed).status());
+  RETURN_IF_ERROR(Rename(IterationPath(root, iteration), doomed));
+  RETURN_IF_ERROR(SyncFolder(root));
+  return RemoveTree(doomed);
 }
 
 absl::Status RemoveLeftovers(const std::string& root) {
@@ -112,7 +110,7 @@ absl::Status Retention::WentBack(std::int64_t iteration) {
 
 absl::Status Retention::DeleteOwn(std::int64_t iteration) const {
   const absl::StatusOr<std::int64_t> held = ReadIteration(IterationPath(root_, iteration));
-  return held.ok() && *held != iteration ? absl::OkStatus() : Delete(root_, iteration);
+  return held.ok() && *held != iteration ? absl::OkStatus() : DeleteCheckpoint(root_, iteration);
 }
 
 bool Retention::IsWhole(std::int64_t iteration) {

@@ -25,6 +25,9 @@ absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& ro
                                                            std::vector<std::string>* reports,
                                                            std::int64_t last = kAnyIteration);
 
+// In two steps, rename and removal, so that a crash leaves no checkpoint with some of its files missing.
+absl::Status DeleteCheckpoint(const std::string& root, std::int64_t iteration);
+
 // Removes what processes that died left in ROOT: unfinished writes and deletions. A checkpoint that was just
 // being replaced, on a file system without atomic exchange, gets its name back. Folders of live writers are
 // let be.

@@ -25,6 +25,7 @@ namespace {
 struct RunArguments {
   std::string file;
   std::string out;
+  std::string bucket;  // empty: checkpoints stay in `out`
   bool fresh = false;
   bool quiet = false;
   DeviceChoice device;
@@ -134,6 +135,7 @@ int RunRecipe(RunArguments& arguments) {
   }
   train::RunOptions options;
   options.out = arguments.out;
+  options.bucket = arguments.bucket;
   options.fresh = arguments.fresh;
   if (options.out.empty()) {
     options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
@@ -220,6 +222,12 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                    "checkpoints/ (default: "
                    "runs/ and the name of the recipe's file)")
       ->type_name("DIR");
+  command
+      ->add_option(
+          "--checkpoints", arguments->bucket,
+          "Keep checkpoints in a bucket of S3 instead of DIR: s3://BUCKET/KEY. DIR has each only until it is "
+          "there; a run that finds none in DIR goes on from the newest there")
+      ->type_name("URL");
   command->add_flag("--quiet", arguments->quiet,
                     "Print no log, but notes, warnings and errors; metrics.jsonl has the numbers");
   command->add_flag("--fresh", arguments->fresh,

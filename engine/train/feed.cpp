@@ -101,7 +101,37 @@ class Input {
   std::int64_t sequence_;
 };
 
+// The samples of a split that a rank's part of an input is made of.
+struct RankSamples {
+  const data::Source& source;
+  data::Split split;
+  std::int64_t first;          // of the batch
+  std::int64_t of_microbatch;  // samples, of all ranks together
+  const DimExtent& places;     // of the rank's samples among them
+
+  std::int64_t At(std::int64_t microbatch, std::int64_t b) const {
+    return first + microbatch * of_microbatch + LogicalIndex(places, b);
+  }
+  void Ask(std::int64_t microbatch, std::int64_t count, storage::When when) const {
+    for (std::int64_t b = 0; b < count; ++b) source.Prefetch(split, At(microbatch, b), when);
+  }
+};
+
 }  // namespace
+
+void AskForSamples(const plan::Plan& plan, const data::Source& source, data::Split split,
+                   std::int64_t first_sample, std::int64_t rank) {
+  for (const plan::Chunk& chunk : plan.stages[static_cast<size_t>(plan.StageOfRank(rank))].chunks) {
+    for (const plan::BufferRef& ref : chunk.passes[plan::kTrainForm].inputs) {
+      const plan::LocalValue& value = plan.values[static_cast<size_t>(ref.value)];
+      if (!Input(value.name, source, plan.sequence).reads()) continue;
+      const Extent extent = value.layout.ExtentOf(value.shape, plan.mesh, plan.mesh.CoordinatesOf(rank));
+      const RankSamples samples{source, split, first_sample, plan.microbatch_samples, extent.dims[0]};
+      for (std::int64_t microbatch = 0; microbatch <= kMicrobatchesAhead; ++microbatch)
+        samples.Ask(microbatch, value.local[0], storage::When::kLater);
+    }
+  }
+}
 
 executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
                         std::int64_t first_sample, const MeanOver& mean_over) {
@@ -111,22 +141,16 @@ executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data
                                                    const backend::TensorView& host) -> absl::Status {
         const Input input(name, source, plan.sequence);
         std::int32_t* out = host.as<std::int32_t>();
-        const auto index_of = [&](std::int64_t b) {
-          return first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
-        };
+        const RankSamples samples{source, split, first_sample, plan.microbatch_samples, host.extent.dims[0]};
         if (input.reads()) {
-          const auto ask = [&](std::int64_t ahead, storage::When when) {
-            for (std::int64_t b = 0; b < host.shape[0]; ++b)
-              source.Prefetch(split, index_of(b) + ahead * plan.microbatch_samples, when);
-          };
-          ask(0, storage::When::kNow);
-          // Before the first microbatch of a run, or of an evaluation, nobody has asked for those that follow it.
+          samples.Ask(microbatch, host.shape[0], storage::When::kNow);
+          // Before the first microbatch of an evaluation, nobody has asked for those that follow it.
           const std::int64_t nearest = microbatch == 0 ? 1 : kMicrobatchesAhead;
           for (std::int64_t ahead = nearest; ahead <= kMicrobatchesAhead; ++ahead)
-            ask(ahead, storage::When::kLater);
+            samples.Ask(microbatch + ahead, host.shape[0], storage::When::kLater);
         }
         for (std::int64_t b = 0; b < host.shape[0]; ++b) {
-          const std::int64_t index = index_of(b);
+          const std::int64_t index = samples.At(microbatch, b);
           std::shared_ptr<const data::SampleTokens> sample;
           if (input.reads()) {
             ASSIGN_OR_RETURN(sample, batch->Read(index));

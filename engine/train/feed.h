@@ -25,4 +25,9 @@ struct MeanOver {
 executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
                         std::int64_t first_sample, const MeanOver& mean_over);
 
+// Asks for those of the first microbatches from `first_sample` on that the rank will read for training, where they lie on a server, so
+// that they come while a run gets ready. Returns at once.
+void AskForSamples(const plan::Plan& plan, const data::Source& source, data::Split split,
+                   std::int64_t first_sample, std::int64_t rank);
+
 }  // namespace engine::train

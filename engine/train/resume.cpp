@@ -8,12 +8,14 @@
 #include "engine/base/dropout_draws.h"
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
+#include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/store.h"
 #include "engine/data/indexed_format.h"
 #include "engine/driver/run_folder.h"
 #include "engine/model/load.h"
 #include "engine/recipe/batch_size.h"
 #include "engine/recipe/print.h"
+#include "engine/train/bucket.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
 
@@ -170,6 +172,15 @@ absl::Status RefuseOldRun(const std::string& out) {
                             *held);
 }
 
+absl::Status RefuseOldBucket(const std::string& bucket) {
+  if (bucket.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> held, ListBucket(bucket));
+  if (held.empty()) return absl::OkStatus();
+  return FailedPrecondition(
+      "--fresh: {} already holds checkpoints ({}); remove them, or give another --checkpoints", bucket,
+      checkpoint::IterationName(held.back()));
+}
+
 }  // namespace
 
 std::optional<std::string> FindRun(const std::string& out) {
@@ -186,19 +197,21 @@ std::optional<std::string> FindRun(const std::string& out) {
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& request) {
   if (request.fresh) {
     RETURN_IF_ERROR(RefuseOldRun(request.out));
+    RETURN_IF_ERROR(RefuseOldBucket(request.bucket));
     return std::nullopt;
   }
   const std::string root = CheckpointRoot(request.out);
   RETURN_IF_ERROR(checkpoint::RemoveLeftovers(root));
   std::vector<std::string> notes;
+  if (!request.bucket.empty()) RETURN_IF_ERROR(FetchFromBucket(request.bucket, root, &notes));
   ASSIGN_OR_RETURN(const std::optional<std::string> folder, checkpoint::FindNewestWhole(root, &notes));
   if (!folder) {
     if (notes.empty()) return std::nullopt;
     std::string reasons;
     for (const std::string& note : notes) reasons += "\n    " + note;
-    return DataLoss(
-        "{} holds no whole checkpoint:{}\n    hint: remove it to start anew, or give another --out", root,
-        reasons);
+    return DataLoss("{} holds no whole checkpoint:{}\n    hint: remove it to start anew, or give another {}",
+                    request.bucket.empty() ? root : request.bucket, reasons,
+                    request.bucket.empty() ? "--out" : "--checkpoints");
   }
   ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(*folder));
   RETURN_IF_ERROR(CompareRecipes(request.recipe, reader, &notes));

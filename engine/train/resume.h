@@ -27,7 +27,8 @@ struct ResumeRequest {
   const recipe::Recipe& recipe;
   const data::Fingerprints& fingerprints;
   std::string out;
-  bool fresh = false;  // only if the folder holds no run
+  bool fresh = false;       // only if neither the folder nor the bucket holds a run
+  std::string bucket = {};  // that has checkpoints too (train/bucket.h); empty: none
 };
 
 // What shows that a folder holds a run: its checkpoints or its metrics; nullopt where it has neither.

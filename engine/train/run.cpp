@@ -12,9 +12,11 @@
 #include "engine/driver/run_folder.h"
 #include "engine/evaluate/score_rows.h"
 #include "engine/predict/predict.h"
+#include "engine/train/bucket.h"
 #include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/fault_kit.h"
+#include "engine/train/feed.h"
 #include "engine/train/iterations.h"
 #include "engine/train/memory_checkpoints.h"
 #include "engine/train/origin.h"
@@ -69,13 +71,14 @@ class Training {
       lock_.emplace(std::move(taken));
       if (run_.options.own_folder) RETURN_IF_ERROR(CheckOrigin(run_.recipe, run_.options.out));
     }
+    if (run_.Leads() && !run_.options.bucket.empty()) RETURN_IF_ERROR(TryBucket(run_.options.bucket));
     run_.fingerprints = FingerprintsOf(run_.recipe, *run_.source);
     if (run_.processes != nullptr)
       RETURN_IF_ERROR(AgreeOnData(run_.fingerprints, run_.Leads(), run_.processes));
-    ASSIGN_OR_RETURN(
-        const std::optional<ResumePoint> resume,
-        AgreeOnResumePoint({run_.recipe, run_.fingerprints, run_.options.out, run_.options.fresh},
-                           run_.Leads(), run_.processes));
+    ASSIGN_OR_RETURN(const std::optional<ResumePoint> resume,
+                     AgreeOnResumePoint({run_.recipe, run_.fingerprints, run_.options.out, run_.options.fresh,
+                                         run_.options.bucket},
+                                        run_.Leads(), run_.processes));
     if (resume) retention_.Resumed(resume->reader.metadata().iteration);
     if (run_.Leads()) {  // what the last attempt came to is not this one's
       RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
@@ -98,6 +101,7 @@ class Training {
   // Source and plan, in every process the same, and memory for its arenas.
   absl::Status Plan() {
     const state::Device& device = run_.device;
+    if (!run_.options.bucket.empty()) RETURN_IF_ERROR(CheckBucket());
     RETURN_IF_ERROR(CheckLimits(run_.recipe, device.profile));
     ASSIGN_OR_RETURN(run_.source,
                      data::Source::Open(run_.recipe, (fs::path(run_.options.out) / "indices").string()));
@@ -112,6 +116,18 @@ class Training {
     stop_.Attach(run_.processes);
     RETURN_IF_ERROR(AgreeOnRecipe(run_.recipe, run_.Leads(), run_.processes));
     return CheckMemory(run_, plan.stages[static_cast<size_t>(plan.StageOfRank(*device.rank))].arena_bytes, 1);
+  }
+
+  absl::Status CheckBucket() const {
+    RETURN_IF_ERROR(CheckBucketPrefix(run_.options.bucket));
+    if (!run_.recipe.guard.rewinds()) return absl::OkStatus();
+    return FailedPrecondition(
+        "--checkpoints: this recipe's [guard] may go back to earlier checkpoints, which are then in {} and "
+        "no "
+        "more in {}\n    hint: leave --checkpoints out, or let guard.on_nonfinite be \"stop\" or \"skip\", "
+        "without "
+        "guard.on_spike and guard.rerun",
+        run_.options.bucket, CheckpointRoot(run_.options.out));
   }
 
   absl::Status NothingToTrain(const ResumePoint& resume) {
@@ -150,9 +166,20 @@ class Training {
       run_.Begin(evaluates ? launch::Work::kEvaluation : launch::Work::kIteration, of("the passes of"));
   }
 
+  // They come while kernels and weights are made ready.
+  void AskForFirstSamples(const std::optional<Position>& kept, const std::optional<ResumePoint>& resume) {
+    const std::int64_t first = kept     ? kept->consumed_samples
+                               : resume ? resume->reader.metadata().consumed_samples
+                                        : 0;
+    const std::optional<std::int64_t> own = run_.device.rank;
+    for (std::int64_t rank = own.value_or(0); rank < (own ? *own + 1 : run_.plan.mesh.world()); ++rank)
+      AskForSamples(run_.plan, *run_.source, data::Split::kTrain, first, rank);
+  }
+
   absl::Status TrainFrom(const std::optional<Position>& kept, const std::optional<ResumePoint>& resume,
                          const std::optional<StartPoint>& start) {
     const auto begin = Clock::now();
+    AskForFirstSamples(kept, resume);
     run_.Begin(launch::Work::kAlone, "preparing kernels");
     ASSIGN_OR_RETURN(const executor::ExecutorOptions options, MakeExecutorOptions());
     ASSIGN_OR_RETURN(run_.ranks, state::Ranks::Create(run_.plan, run_.device, run_.Seed(), options));

@@ -9,9 +9,11 @@
 #include "engine/base/memory_limit.h"
 #include "engine/base/units.h"
 #include "engine/base/version.h"
+#include "engine/checkpoint/layout.h"
 #include "engine/recipe/print.h"
 #include "engine/recipe/saving.h"
 #include "engine/state/state.h"
+#include "engine/train/bucket.h"
 #include "engine/train/setup.h"
 
 namespace engine::train {
@@ -116,27 +118,37 @@ absl::Status Saver::Begin(const Position& position) {
   std::promise<absl::StatusOr<double>> written;
   UnderWay under_way{.iteration = position.iteration, .written = written.get_future(), .ended = {}};
   const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, position.iteration);
-  under_way.ended = std::async(std::launch::async,
-                               [this, key, start, metadata = MetadataAt(position),
-                                written = std::move(written)]() mutable -> absl::Status {
-                                 const absl::Status status = Write(metadata, key);
-                                 if (!status.ok()) {
-                                   written.set_value(status);
-                                   return absl::OkStatus();
-                                 }
-                                 written.set_value(MillisecondsSince(start));
-                                 if (!run_.Leads()) return absl::OkStatus();
-                                 retention_.Saved(metadata.iteration);
-                                 return retention_.Prune();
-                               });
+  under_way.ended =
+      std::async(std::launch::async,
+                 [this, key, start, metadata = MetadataAt(position),
+                  written = std::move(written)]() mutable -> absl::Status {
+                   const absl::Status status = Write(metadata, key);
+                   if (!status.ok()) {
+                     written.set_value(status);
+                     return absl::OkStatus();
+                   }
+                   written.set_value(MillisecondsSince(start));
+                   if (!run_.Leads()) return absl::OkStatus();
+                   if (!run_.options.bucket.empty())
+                     return PruneBucket(run_.options.bucket, metadata.iteration, run_.recipe.checkpoint.keep,
+                                        CheckpointRoot(run_.options.out));
+                   retention_.Saved(metadata.iteration);
+                   return retention_.Prune();
+                 });
   under_way_ = std::move(under_way);
   return absl::OkStatus();
 }
 
 // What the system refuses to a thread must not end the process.
 absl::Status Saver::Write(const checkpoint::Metadata& metadata, const std::string& key) try {
-  return state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key, *run_.ranks,
-                           run_.processes);
+  const std::string root = CheckpointRoot(run_.options.out);
+  const std::string& bucket = run_.options.bucket;
+  RETURN_IF_ERROR(state::WriteSaved(run_.plan, root, metadata, key, *run_.ranks, run_.processes));
+  if (!run_.Leads() || bucket.empty()) return absl::OkStatus();
+  const absl::Status put = PutIntoBucket(root, metadata.iteration, bucket);
+  if (put.ok()) return put;
+  return WithContext(put, fmt::format("{} is whole, but could not be copied to {}",
+                                      checkpoint::IterationPath(root, metadata.iteration), bucket));
 } catch (const std::exception& error) {  // memory, or another thread
   return ResourceExhausted("not enough memory or threads: {}", error.what());
 }
@@ -150,7 +162,7 @@ absl::Status Saver::Tell() {
   }
   if (run_.reporter == nullptr) return absl::OkStatus();
   run_.Say(fmt::format("saved checkpoint of iteration {} to {}", under_way_->iteration,
-                       CheckpointRoot(run_.options.out)));
+                       run_.options.bucket.empty() ? CheckpointRoot(run_.options.out) : run_.options.bucket));
   run_.reporter->Saved({.iteration = under_way_->iteration,
                         .elapsed_ms = *elapsed_ms,
                         .stall_ms = std::exchange(stall_ms_, 0)});

@@ -3,7 +3,6 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
@@ -27,7 +26,6 @@ std::size_t InvalidPrefix(std::string_view text) {
 }  // namespace
 
 struct Pipeline::Workspace {
-  std::thread::id last;  // that used it
   std::vector<Segment> segments;
   std::vector<Segment> pieces;
   std::string normalized;
@@ -38,28 +36,20 @@ struct Pipeline::Workspace {
   std::vector<std::uint32_t> raw_begins;
   std::vector<std::uint32_t> raw_ends;
   WordWorkspace encoder;
-  WordCache cache;
-  LongWordCache long_words;
 };
 
-// One of the idle workspaces, or a new one, for the time of one call. A thread gets the one that it had before where that is
-// idle: what it learned is in this processor's own cache.
+// One of the idle workspaces, or a new one, for the time of one call.
 struct Pipeline::WorkspaceLease {
   explicit WorkspaceLease(const Pipeline* pipeline) : pipeline_(pipeline) {
     {
       const std::lock_guard lock(pipeline->mutex_);
       auto& idle = pipeline->idle_;
-      const auto own = std::find_if(idle.begin(), idle.end(), [](const std::unique_ptr<Workspace>& one) {
-        return one->last == std::this_thread::get_id();
-      });
-      if (own != idle.end()) std::swap(*own, idle.back());
       if (!idle.empty()) {
         work = std::move(idle.back());
         idle.pop_back();
       }
     }
     if (work == nullptr) work = std::make_unique<Workspace>();
-    work->last = std::this_thread::get_id();
   }
   ~WorkspaceLease() {
     const std::lock_guard lock(pipeline_->mutex_);
@@ -335,7 +325,7 @@ absl::Status Pipeline::EncodeParts(const Parts& parts, const char* readable, Wor
   // known are put together here, so that the caller's vector grows seldom.
   constexpr std::size_t kTogether = 64;
   WordCache::Key keys[kTogether];
-  std::uint32_t places[kTogether];
+  WordCache::Place places[kTogether];
   std::int32_t known[kTogether * WordCache::kMostIds];
   const std::string_view text = parts.text;
   const std::uint32_t* begins = parts.begins;
@@ -356,12 +346,12 @@ absl::Status Pipeline::EncodeParts(const Parts& parts, const char* readable, Wor
       } else {
         keys[i] = WordCache::KeyOf(text.substr(at, bytes));
       }
-      places[i] = static_cast<std::uint32_t>(WordCache::PlaceOf(keys[i]));
-      work->cache.Prefetch(places[i]);
+      places[i] = words_.PlaceOf(keys[i]);
+      WordCache::Prefetch(places[i]);
     }
     std::size_t count = 0;
     for (std::size_t i = 0; i < some.size(); ++i) {
-      const std::size_t found = work->cache.Find(keys[i], places[i], known + count);
+      const std::size_t found = WordCache::Find(keys[i], places[i], known + count);
       count += found;
       if (found == 0) {
         ids->insert(ids->end(), known, known + count);
@@ -378,18 +368,15 @@ absl::Status Pipeline::EncodeParts(const Parts& parts, const char* readable, Wor
 }
 
 absl::Status Pipeline::EncodeWord(Words words, std::string_view word, const WordCache::Key& key,
-                                  std::size_t place, Workspace* work, std::vector<std::int32_t>* ids) const {
+                                  WordCache::Place place, Workspace* work,
+                                  std::vector<std::int32_t>* ids) const {
   const bool is_long = word.size() > LongWordCache::kMostBytes;
   const std::uint64_t hash = is_long ? 0 : LongWordCache::HashOf(word);
-  if (!is_long) {
-    const std::span<const std::int32_t> found = work->long_words.Find(word, hash);
-    ids->insert(ids->end(), found.begin(), found.end());
-    if (!found.empty()) return absl::OkStatus();
-  }
+  if (!is_long && long_words_.Find(word, hash, ids)) return absl::OkStatus();
   const std::size_t before = ids->size();
   RETURN_IF_ERROR(EncodeAnew(words, word, /*is_first=*/false, work, ids));
   const std::span<const std::int32_t> made = std::span(*ids).subspan(before);
-  if (!work->cache.Put(key, place, made) && !is_long) work->long_words.Put(word, hash, made);
+  if (!WordCache::Put(key, place, made) && !is_long) long_words_.Put(word, hash, made);
   return absl::OkStatus();
 }
 

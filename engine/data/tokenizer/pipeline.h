@@ -37,7 +37,7 @@ class Pipeline {
 
   // Appends the ids of `text`, at most 2 GiB. Where words are bytes, any text will do: a run of bytes that is no UTF-8 is
   // a word of its own, and text on either side of it is taken as if it stood alone. Elsewhere such text is an error.
-  // Thread safe, as all members are; threads share nothing that they wait for long.
+  // Thread safe, as all members are. Threads share the words that they have learned, and wait for nothing for long.
   absl::Status Encode(std::string_view text, const EncodeOptions& options,
                       std::vector<std::int32_t>* ids) const;
 
@@ -92,8 +92,8 @@ class Pipeline {
   absl::Status EncodeParts(const Parts& parts, const char* readable, Workspace* work,
                            std::vector<std::int32_t>* ids) const;
   // Of a word that the cache of short words does not have.
-  absl::Status EncodeWord(Words words, std::string_view word, const WordCache::Key& key, std::size_t place,
-                          Workspace* work, std::vector<std::int32_t>* ids) const;
+  absl::Status EncodeWord(Words words, std::string_view word, const WordCache::Key& key,
+                          WordCache::Place place, Workspace* work, std::vector<std::int32_t>* ids) const;
   absl::Status EncodeAnew(Words words, std::string_view word, bool is_first, Workspace* work,
                           std::vector<std::int32_t>* ids) const;
 
@@ -122,6 +122,8 @@ class Pipeline {
   mutable std::vector<Token> token_of_id_;
   mutable std::string token_bytes_;  // that are shown in the vocabulary as other characters
 
+  mutable WordCache words_;  // that all threads have learned
+  mutable LongWordCache long_words_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;  // of threads that are not encoding
 };

@@ -1,12 +1,14 @@
-// Ids of words that came lately, of one thread.
+// Ids of words that came lately. All threads that use a tokenizer share them, so that a word is learned once.
 #pragma once
 
 #include <xxhash.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -31,13 +33,18 @@ inline constexpr std::array<WordKey, 16> kWordKeyMasks = [] {
   return masks;
 }();
 
-// Words of few bytes that became few ids: nearly all. A word is found or not by one line of the processor's cache.
+// Words of few bytes that became few ids: nearly all. A word is found or not by one line of the processor's cache, and
+// without waiting. A line counts how often one of its words was replaced; a reader for whom that changes has not found its
+// word (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", 2012).
 class WordCache {
+  struct Line;
+
  public:
   static constexpr std::size_t kMostBytes = 15;
   static constexpr std::size_t kMostIds = 4;
 
   using Key = WordKey;
+  using Place = Line*;
 
   WordCache() : lines_(kLines) {}
 
@@ -58,99 +65,165 @@ class WordCache {
     return key;
   }
 
-  static std::size_t PlaceOf(const Key& key) {
+  // Where the word is if it is here.
+  Place PlaceOf(const Key& key) {
     const std::uint64_t mixed = (key.low ^ (key.high << 29 | key.high >> 35)) * 0x9E3779B97F4A7C15U;
-    return (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93U >> (64 - kLineBits);
+    return &lines_[(mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93U >> (64 - kLineBits)];
   }
-  void Prefetch(std::size_t place) const { __builtin_prefetch(&lines_[place]); }
+  static void Prefetch(Place place) { __builtin_prefetch(place); }
 
   // Writes the ids to out[0] and on, of which kMostIds are overwritten, and returns how many there are; 0: the word is not
   // here.
-  std::size_t Find(const Key& key, std::size_t place, std::int32_t* out) const {
-    const Line& line = lines_[place];
+  static std::size_t Find(const Key& key, Place place, std::int32_t* out) {
+    Line& line = *place;
+    const std::uint64_t state = Load(line.state);
     // Without a branch, which could not be foreseen.
-    const Slot* const slot =
-        &line.slots[((line.slots[0].key.low ^ key.low) | (line.slots[0].key.high ^ key.high)) != 0];
-    if (((slot->key.low ^ key.low) | (slot->key.high ^ key.high)) != 0) return 0;
-    std::memcpy(out, slot->ids, sizeof slot->ids);
-    out[0] &= kIdMask;
-    return static_cast<std::uint32_t>(slot->ids[0]) >> kCountShift;
+    const std::size_t at = Difference(line, 0, key) != 0 ? 1 : 0;
+    const std::uint64_t difference = Difference(line, at, key);
+    const std::uint64_t ids = Load(line.ids[at]);
+    const std::uint32_t third = Load(line.third_ids[at]);
+    if ((difference | (state ^ Load(line.state))) != 0) return 0;
+    std::memcpy(out, &ids, sizeof ids);
+    out[0] = static_cast<std::int32_t>(ids & kIdMask);
+    out[2] = static_cast<std::int32_t>(third);
+    const std::size_t count = static_cast<std::uint32_t>(ids) >> kIdBits;
+    if (count == kMostIds) TakeFourth(static_cast<std::uint32_t>(state >> 8 * at), out);
+    return count;
   }
 
-  // In place of the older of two words. False where it has no room for such a word.
-  bool Put(const Key& key, std::size_t place, std::span<const std::int32_t> ids) {
+  // In place of the older of two words. False where it has no room for such a word. Where another thread is writing the
+  // same line, the word is forgotten.
+  static bool Put(const Key& key, Place place, std::span<const std::int32_t> ids) {
     if (ids.size() > kMostIds || ids.empty() || key.high == 0) return false;
-    Line& line = lines_[place];
-    line.slots[1] = line.slots[0];
-    Slot& slot = line.slots[0];
-    slot.key = key;
-    for (std::size_t i = 0; i < ids.size(); ++i) slot.ids[i] = ids[i];
-    slot.ids[0] |= static_cast<std::int32_t>(ids.size() << kCountShift);
+    Line& line = *place;
+    std::uint64_t state = Load(line.state);
+    if ((state & kIsWritten) != 0 ||
+        !std::atomic_ref(line.state).compare_exchange_strong(state, state | kIsWritten))
+      return true;
+    // Another thread can have learned the word meanwhile.
+    if (Difference(line, 0, key) == 0 || Difference(line, 1, key) == 0) {
+      Store(state, &line.state);
+      return true;
+    }
+    const auto id = [&ids](std::size_t i) { return i < ids.size() ? static_cast<std::uint32_t>(ids[i]) : 0; };
+    const std::uint32_t fourth = id(3);
+    const std::size_t at = (state & kOneMore) != 0 ? 1 : 0;
+    state = ((state & ~(std::uint64_t{0xFF} << 8 * at)) | std::uint64_t{fourth >> 16} << 8 * at) + kOneMore;
+    // A reader whose first look at the state comes later does not find the old word, and for one whose first look came
+    // earlier the state changes before the ids do.
+    Store(kNoWord, &line.high[at]);
+    Store(state | kIsWritten, &line.state);
+    Store(std::uint64_t{id(1) | fourth << kIdBits} << 32 | ids.size() << kIdBits | id(0), &line.ids[at]);
+    Store(id(2) | fourth >> 8 << kIdBits, &line.third_ids[at]);
+    Store(key.low, &line.low[at]);
+    Store(key.high, &line.high[at]);
+    Store(state, &line.state);
     return true;
   }
 
  private:
   static constexpr int kLineBits = 18;  // 16 MiB
   static constexpr std::size_t kLines = std::size_t{1} << kLineBits;
-  static constexpr int kCountShift = 24;  // ids have less bits (vocabulary.h)
-  static constexpr std::int32_t kIdMask = (1 << kCountShift) - 1;
-  struct Slot {
-    Key key;                     // zero: empty
-    std::int32_t ids[kMostIds];  // the first with their number in its highest byte
+  static constexpr int kIdBits = 24;  // vocabulary.h
+  static constexpr std::int32_t kIdMask = (1 << kIdBits) - 1;
+  // Of the processor's cache: two words. A fourth id is in bytes that are left: its lowest is the highest of the second
+  // id's, the next the highest of the third id's, and its highest is in the state.
+  struct alignas(64) Line {
+    std::uint64_t low[2];  // the keys; zero: empty
+    std::uint64_t high[2];
+    std::uint64_t
+        ids[2];  // the first in the low half with their number in that half's highest byte, and the second
+    std::uint32_t third_ids[2];
+    std::uint64_t state;  // a byte of each word's fourth id, kIsWritten, and how many words came here
   };
-  struct alignas(64) Line {  // of the processor's cache
-    Slot slots[2];
-  };
+  static constexpr std::uint64_t kIsWritten = std::uint64_t{1}
+                                              << 16;  // by a thread, for which others do not wait
+  static constexpr std::uint64_t kOneMore = std::uint64_t{1} << 17;
+  static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};  // no word's key.high
+
+  template <typename T>
+  static T Load(T& from) {
+    return std::atomic_ref(from).load(std::memory_order_acquire);
+  }
+  template <typename T>
+  static void Store(T value, T* to) {
+    std::atomic_ref(*to).store(value, std::memory_order_release);
+  }
+  static std::uint64_t Difference(Line& line, std::size_t at, const Key& key) {
+    return (Load(line.low[at]) ^ key.low) | (Load(line.high[at]) ^ key.high);
+  }
+  static void TakeFourth(std::uint32_t highest, std::int32_t* out) {
+    const auto byte = [out](std::size_t i) { return static_cast<std::uint32_t>(out[i]) >> kIdBits; };
+    out[3] = static_cast<std::int32_t>((highest & 0xFF) << 16 | byte(2) << 8 | byte(1));
+    out[1] &= kIdMask;
+    out[2] &= kIdMask;
+  }
 
   PageArray<Line> lines_;
 };
 
-// The others, but for the longest. Words and ids stand one behind the other in a buffer; when it is full, all are
-// forgotten.
+// The others, but for the longest, in parts of which each has a lock, so that threads seldom wait for each other. Words
+// and ids of a part stand one behind the other in its buffer; when that is full, all of the part's are forgotten.
 class LongWordCache {
  public:
   static constexpr std::size_t kMostBytes = 512;
 
   static std::uint64_t HashOf(std::string_view word) { return XXH3_64bits(word.data(), word.size()); }
 
-  // Empty: the word is not here. Valid until the next Put.
-  std::span<const std::int32_t> Find(std::string_view word, std::uint64_t hash) const {
-    if (places_.empty()) return {};
-    const Place& place = places_[hash % kPlaces];
-    if (place.hash != hash || place.bytes != word.size() || place.ids == 0) return {};
-    const std::int32_t* const ids = buffer_.data() + place.begin;
-    if (std::memcmp(ids + place.ids, word.data(), word.size()) != 0) return {};
-    return {ids, place.ids};
+  // Appends the word's ids; false: the word is not here, for which no thread waits.
+  bool Find(std::string_view word, std::uint64_t hash, std::vector<std::int32_t>* ids) {
+    Part& part = PartOf(hash);
+    Place& place = part.places[hash % kPlaces];
+    if (std::atomic_ref(place.hash).load(std::memory_order_relaxed) != hash) return false;
+    const std::lock_guard lock(part.mutex);
+    if (place.hash != hash || place.bytes != word.size() || place.ids == 0) return false;
+    const std::int32_t* const found = part.buffer.data() + place.begin;
+    if (std::memcmp(found + place.ids, word.data(), word.size()) != 0) return false;
+    ids->insert(ids->end(), found, found + place.ids);
+    return true;
   }
 
   void Put(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
     const std::size_t size = ids.size() + (word.size() + sizeof(std::int32_t) - 1) / sizeof(std::int32_t);
     if (word.size() > kMostBytes || ids.empty() || ids.size() > 4 * kMostBytes) return;
-    if (places_.empty() || used_ + size > kBuffer) {
-      places_.assign(kPlaces, {});
-      buffer_.resize(kBuffer);
-      used_ = 0;
-    }
-    places_[hash % kPlaces] = {hash, static_cast<std::uint32_t>(used_),
-                               static_cast<std::uint16_t>(word.size()),
-                               static_cast<std::uint16_t>(ids.size())};
-    std::memcpy(&buffer_[used_], ids.data(), ids.size_bytes());
-    std::memcpy(&buffer_[used_ + ids.size()], word.data(), word.size());
-    used_ += size;
+    Part& part = PartOf(hash);
+    const std::lock_guard lock(part.mutex);
+    if (part.used + size > part.buffer.size()) Clear(&part);
+    Place& place = part.places[hash % kPlaces];
+    std::atomic_ref(place.hash).store(hash, std::memory_order_relaxed);
+    place.begin = static_cast<std::uint32_t>(part.used);
+    place.bytes = static_cast<std::uint16_t>(word.size());
+    place.ids = static_cast<std::uint16_t>(ids.size());
+    std::memcpy(&part.buffer[part.used], ids.data(), ids.size_bytes());
+    std::memcpy(&part.buffer[part.used + ids.size()], word.data(), word.size());
+    part.used += size;
   }
 
  private:
-  static constexpr std::size_t kPlaces = std::size_t{1} << 15;  // 512 KiB
-  static constexpr std::size_t kBuffer = std::size_t{1} << 19;  // 2 MiB
+  static constexpr int kPartBits = 5;
+  static constexpr std::size_t kPlaces = std::size_t{1} << (15 - kPartBits);  // 512 KiB in all parts
+  static constexpr std::size_t kBuffer = std::size_t{1} << (19 - kPartBits);  // 2 MiB in all parts
   struct Place {
     std::uint64_t hash = 0;
     std::uint32_t begin = 0;  // of its ids, behind which its bytes stand
     std::uint16_t bytes = 0;
     std::uint16_t ids = 0;  // 0: none
   };
-  std::vector<Place> places_;
-  std::vector<std::int32_t> buffer_;
-  std::size_t used_ = 0;
+  struct alignas(64) Part {  // no two locks are in one line of the processor's cache
+    std::mutex mutex;
+    std::array<Place, kPlaces> places;  // whose hashes are also read without the lock
+    std::vector<std::int32_t> buffer;
+    std::size_t used = 0;
+  };
+
+  Part& PartOf(std::uint64_t hash) { return parts_[hash >> (64 - kPartBits)]; }
+  static void Clear(Part* part) {
+    for (Place& place : part->places) place.ids = 0;
+    part->buffer.resize(kBuffer);
+    part->used = 0;
+  }
+
+  std::vector<Part> parts_{std::size_t{1} << kPartBits};
 };
 
 }  // namespace engine::tokenizer

@@ -1,0 +1,238 @@
+#include "engine/train/bucket.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "engine/base/file_io.h"
+#include "engine/base/status.h"
+#include "engine/checkpoint/layout.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/read.h"
+#include "engine/checkpoint/store.h"
+#include "engine/storage/location.h"
+#include "engine/storage/storage.h"
+
+namespace engine::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostManifestBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+
+// The objects of one iteration, without the manifest.
+struct InBucket {
+  std::vector<std::string> names;
+  bool has_manifest = false;
+};
+
+std::string ManifestIn(const std::string& folder) {
+  return checkpoint::JoinPath(folder, checkpoint::kManifestName);
+}
+
+using InBucketByIteration = std::map<std::int64_t, InBucket>;
+
+std::vector<std::int64_t> WholeOf(const InBucketByIteration& found) {
+  std::vector<std::int64_t> iterations;
+  for (const auto& [iteration, objects] : found) {
+    if (objects.has_manifest) iterations.push_back(iteration);
+  }
+  return iterations;
+}
+
+absl::StatusOr<InBucketByIteration> ListObjects(const std::string& prefix) {
+  const std::string folder = checkpoint::JoinPath(prefix, "");
+  ASSIGN_OR_RETURN(const std::vector<storage::Entry> entries, storage::List(folder));
+  InBucketByIteration found;
+  for (const storage::Entry& entry : entries) {
+    const std::string_view within = std::string_view(entry.name).substr(folder.size());
+    const std::optional<std::int64_t> iteration =
+        checkpoint::ParseIterationName(within.substr(0, within.find('/')));
+    if (!iteration || within.find('/') == std::string_view::npos) continue;
+    if (entry.name == ManifestIn(checkpoint::IterationPath(prefix, *iteration))) {
+      found[*iteration].has_manifest = true;
+    } else {
+      found[*iteration].names.push_back(entry.name);
+    }
+  }
+  return found;
+}
+
+absl::Status PutFile(const std::string& path, const std::string& name) {
+  ASSIGN_OR_RETURN(const File file, OpenForReading(path));
+  ASSIGN_OR_RETURN(const std::int64_t bytes, file.Size());
+  ASSIGN_OR_RETURN(const std::unique_ptr<storage::Writer> writer, storage::Create(name, bytes));
+  std::string piece;
+  for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
+    piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, bytes - at)));
+    RETURN_IF_ERROR(file.ReadAt(piece.data(), static_cast<std::int64_t>(piece.size()), at));
+    RETURN_IF_ERROR(writer->Append(piece));
+  }
+  return writer->Finish();
+}
+
+// The manifest last, which makes a checkpoint of them.
+absl::Status PutFiles(const checkpoint::Reader& reader, const std::string& to) {
+  for (const checkpoint::FileInfo& file : reader.manifest().files) {
+    RETURN_IF_ERROR(
+        PutFile(checkpoint::JoinPath(reader.folder(), file.name), checkpoint::JoinPath(to, file.name)));
+  }
+  return PutFile(ManifestIn(reader.folder()), ManifestIn(to));
+}
+
+absl::Status FetchFile(const std::string& name, std::int64_t bytes, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const storage::Object> object, storage::Open(name));
+  if (object->size() != bytes)
+    return DataLoss("{} has {} bytes; the manifest says {}", name, object->size(), bytes);
+  std::error_code error;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (error) return SystemError("make the folder", fs::path(path).parent_path(), error.value());
+  ASSIGN_OR_RETURN(const std::unique_ptr<storage::Writer> writer, storage::Create(path, bytes));
+  std::string piece;
+  for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
+    piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, bytes - at)));
+    RETURN_IF_ERROR(object->ReadAt(piece.data(), static_cast<std::int64_t>(piece.size()), at));
+    RETURN_IF_ERROR(writer->Append(piece));
+  }
+  return writer->Finish();
+}
+
+// Copies a checkpoint's files to `folder`, which nobody takes for one yet.
+absl::Status FetchFiles(const std::string& from, const std::string& folder) {
+  ASSIGN_OR_RETURN(const std::string text, storage::ReadAll(ManifestIn(from), kMostManifestBytes));
+  const absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ParseManifest(text);
+  if (!manifest.ok()) return WithContext(manifest.status(), ManifestIn(from));
+  for (const checkpoint::FileInfo& file : manifest->files) {
+    RETURN_IF_ERROR(FetchFile(checkpoint::JoinPath(from, file.name), file.bytes,
+                              checkpoint::JoinPath(folder, file.name)));
+  }
+  return WriteWholeFile(ManifestIn(folder), text);
+}
+
+// In place of one that is damaged, where there is one.
+absl::Status Fetch(const std::string& prefix, std::int64_t iteration, const std::string& root) {
+  const std::string writing = checkpoint::WritingPath(root, iteration);
+  const std::string place = checkpoint::IterationPath(root, iteration);
+  RETURN_IF_ERROR(RemoveTree(writing));
+  std::error_code error;
+  fs::create_directories(writing, error);
+  if (error) return SystemError("make the folder", writing, error.value());
+  {
+    ASSIGN_OR_RETURN(const File folder, OpenFolder(writing));
+    RETURN_IF_ERROR(LockFolder(folder));
+    RETURN_IF_ERROR(FetchFiles(checkpoint::IterationPath(prefix, iteration), writing));
+    RETURN_IF_ERROR(SyncFolder(writing));
+    RETURN_IF_ERROR(RemoveTree(place));
+    RETURN_IF_ERROR(Rename(writing, place));
+  }
+  return SyncFolder(root);
+}
+
+absl::Status VerifyFolder(const std::string& folder) {
+  ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
+  return reader.Verify();
+}
+
+// The newest whole one in `root`; −1: there is none.
+absl::StatusOr<std::int64_t> NewestIn(const std::string& root) {
+  std::vector<std::string> told_later;
+  ASSIGN_OR_RETURN(const std::optional<std::string> folder, checkpoint::FindNewestWhole(root, &told_later));
+  return folder ? checkpoint::IterationOfPath(*folder).value_or(-1) : -1;
+}
+
+// The manifest first, so that no part of a checkpoint is taken for a whole one.
+absl::Status DeleteObjects(const std::string& prefix, std::int64_t iteration, const InBucket& objects) {
+  if (objects.has_manifest)
+    RETURN_IF_ERROR(storage::Remove(ManifestIn(checkpoint::IterationPath(prefix, iteration))));
+  for (const std::string& name : objects.names) RETURN_IF_ERROR(storage::Remove(name));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckBucketPrefix(const std::string& prefix) {
+  ASSIGN_OR_RETURN(const storage::Location location, storage::Locate(prefix));
+  if (location.kind != storage::Kind::kS3)
+    return InvalidArgument(
+        "{} is no place for checkpoints: s3://BUCKET/KEY is one, and a folder is given by --out", prefix);
+  RETURN_IF_ERROR(storage::CheckPrefix(prefix));
+  return storage::CheckUsable(prefix);
+}
+
+absl::Status TryBucket(const std::string& prefix) {
+  const std::string name = checkpoint::JoinPath(prefix, ".unfinished");
+  ASSIGN_OR_RETURN(const std::unique_ptr<storage::Writer> writer, storage::Create(name));
+  RETURN_IF_ERROR(writer->Finish());
+  return storage::Remove(name);
+}
+
+absl::StatusOr<std::vector<std::int64_t>> ListBucket(const std::string& prefix) {
+  ASSIGN_OR_RETURN(const InBucketByIteration found, ListObjects(prefix));
+  return WholeOf(found);
+}
+
+absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, const std::string& prefix) {
+  ASSIGN_OR_RETURN(const InBucketByIteration there, ListObjects(prefix));
+  const std::vector<std::int64_t> whole = WholeOf(there);
+  const std::int64_t newest = whole.empty() ? -1 : whole.back();
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> here, checkpoint::ListIterations(root));
+  for (const std::int64_t one : here) {
+    const bool is_left = one > newest && one < iteration;  // by a run that could not put it there
+    if (!is_left && one != iteration) continue;
+    const absl::StatusOr<checkpoint::Reader> reader =
+        checkpoint::Reader::Open(checkpoint::IterationPath(root, one));
+    if (!reader.ok() && is_left) continue;
+    RETURN_IF_ERROR(reader.status());
+    if (const auto before = there.find(one); before != there.end())
+      RETURN_IF_ERROR(DeleteObjects(prefix, one, before->second));
+    RETURN_IF_ERROR(PutFiles(*reader, checkpoint::IterationPath(prefix, one)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FetchFromBucket(const std::string& prefix, const std::string& root,
+                             std::vector<std::string>* reports) {
+  ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, ListBucket(prefix));
+  if (iterations.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::int64_t newest, NewestIn(root));
+  std::reverse(iterations.begin(), iterations.end());
+  for (const std::int64_t iteration : iterations) {
+    if (iteration <= newest) return absl::OkStatus();
+    absl::Status status = Fetch(prefix, iteration, root);
+    const std::string place = checkpoint::IterationPath(root, iteration);
+    if (status.ok()) status = VerifyFolder(place);
+    if (status.ok()) return status;
+    if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return status;
+    reports->push_back(fmt::format("checkpoint {} is damaged and not used: {}",
+                                   checkpoint::IterationPath(prefix, iteration), Message(status)));
+    RETURN_IF_ERROR(RemoveTree(checkpoint::WritingPath(root, iteration)));
+    RETURN_IF_ERROR(RemoveTree(place));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PruneBucket(const std::string& prefix, std::int64_t newest, std::int64_t keep,
+                         const std::string& root) {
+  ASSIGN_OR_RETURN(const InBucketByIteration found, ListObjects(prefix));
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> here, checkpoint::ListIterations(root));
+  for (const std::int64_t iteration : here) {
+    const auto there = found.find(iteration);
+    if (iteration <= newest && there != found.end() && there->second.has_manifest)
+      RETURN_IF_ERROR(checkpoint::DeleteCheckpoint(root, iteration));
+  }
+  std::int64_t kept = 0;
+  for (auto it = found.rbegin(); it != found.rend(); ++it) {
+    const auto& [iteration, objects] = *it;
+    if (iteration > newest) continue;
+    const bool stays = objects.has_manifest && (keep == 0 || kept < keep);
+    kept += stays ? 1 : 0;
+    if (!stays) RETURN_IF_ERROR(DeleteObjects(prefix, iteration, objects));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::train

@@ -1,0 +1,41 @@
+// Checkpoints that a run keeps in a bucket of S3 (`engine run --checkpoints`): written and read in the run's folder, which has them
+// only until they are in the bucket.
+//
+//   s3://BUCKET/KEY/iteration_0000100/…   the files of ROOT/iteration_0000100 (checkpoint/layout.h), the manifest put there last
+//
+// What has no manifest there is no checkpoint: a part of one that was being put there, or deleted. `prefix` is s3://BUCKET/KEY.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace engine::train {
+
+// Whether checkpoints can be kept under the name, as far as this machine knows. Errors: it is not of S3, or of a whole bucket; what S3 needs
+// is not in the environment.
+absl::Status CheckBucketPrefix(const std::string& prefix);
+// Whether an object can be written there and removed, tried with the server.
+absl::Status TryBucket(const std::string& prefix);
+
+// Iterations of the checkpoints there, rising.
+absl::StatusOr<std::vector<std::int64_t>> ListBucket(const std::string& prefix);
+
+// Copies ROOT/iteration_… there, in place of one of the same iteration; before it those of earlier iterations that are newer than all that
+// are there, which a run could not put there.
+absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, const std::string& prefix);
+
+// Copies the newest whole one from there to `root`, unless `root` has a whole one that is as new. Checksums are compared; each newer one that
+// does not match adds a line to *reports.
+absl::Status FetchFromBucket(const std::string& prefix, const std::string& root,
+                             std::vector<std::string>* reports);
+
+// Deletes what is not needed when iteration `newest` has been put there: in `root` the checkpoints that are there too; there, of those up
+// to `newest`, all but the `keep` newest (0: all stay), and what has no manifest.
+absl::Status PruneBucket(const std::string& prefix, std::int64_t newest, std::int64_t keep,
+                         const std::string& root);
+
+}  // namespace engine::train

@@ -1,0 +1,198 @@
+#!/usr/bin/python3
+"""Checkpoints in a bucket (`engine run --checkpoints`), by the program itself, against object_server.py on loopback.
+
+The manifest of each comes last; the folder keeps none of them; a run whose folder is lost goes on from the bucket with the same losses in
+all digits, while the server fails now and then; what was not put there whole is not used and is removed; a damaged one is passed over; one
+that cannot be put there stays in the folder, from which the run goes on; what cannot work is one error before anything is trained.
+
+usage: s3_checkpoints.py ENGINE
+"""
+import json
+import pathlib
+import re
+import sys
+import tempfile
+import threading
+import time
+
+sys.dont_write_bytecode = True
+from s3_data import Bench, Failed, expect, same  # noqa: E402
+
+KILL = ("--set", "debug.faults=true", "--fault", "rank=0,iteration=7,at=forward,kind=kill")
+
+
+class Runs(Bench):
+    def train(self, out, *options, code=0, iterations=8):
+        return self.run("run", self.recipe("checkpoints", "text_text_document"), "--device", "cpu", "--threads", "1", "--out", out,
+                        "--set", f"training.iterations={iterations}", *options, code=code)
+
+    def kept(self, key):
+        """Iterations of which the bucket `runs` has a manifest below the key, and those of which it has other objects."""
+        with self.server.lock:
+            found = [re.fullmatch(rf"runs/{key}/iteration_0*(\d+)/(.*)", name) for name in self.server.objects]
+        whole = {int(match[1]) for match in found if match and match[2] == "manifest.json"}
+        return sorted(whole), sorted({int(match[1]) for match in found if match} - whole)
+
+    def losses_of(self, out):
+        lines = [json.loads(line) for line in (self.folder / out / "metrics.jsonl").read_text().splitlines()]
+        return {line["iteration"]: (line["loss"], line["grad_norm"]) for line in lines if "loss" in line}
+
+    def here(self, out):
+        return sorted(path.name for path in (self.folder / out / "checkpoints").iterdir())
+
+    def fail(self, *faults):
+        with self.server.lock:
+            self.server.faults = list(faults)
+
+
+def keeps(runs):
+    (runs.folder / "text.jsonl").write_text("\n".join(f'{{"text": "line {n * n} of {n}"}}' for n in range(4000)))
+    runs.run("data", "build", "--input", "text.jsonl", "--output-prefix", "text", "--append-eod")
+    runs.train("plain")
+    runs.requests()
+    log = runs.train("kept", "--checkpoints", "s3://runs/kept")
+    expect("saved checkpoint of iteration 8 to s3://runs/kept" in log, log)
+    same(runs.losses_of("kept"), runs.losses_of("plain"), "losses")
+    same(runs.kept("kept"), ([6, 8], []), "the last two")
+    same(runs.here("kept"), [], "what stays in the folder")
+    puts = [request["path"] for request in runs.requests() if request["method"] in ("PUT", "POST") and "/iteration_" in request["path"]]
+    for iteration in (2, 4, 6, 8):
+        names = [path.split("/")[-1] for path in puts if f"iteration_{iteration:07}/" in path]
+        same((names[-1], names.count("manifest.json"), len(set(names))), ("manifest.json", 1, 3), f"what is put there of iteration {iteration}: {names}")
+    log = runs.train("elsewhere", "--checkpoints", "s3://runs/kept")
+    expect("so there is nothing to train" in log, log)
+    folder = runs.folder / "elsewhere/checkpoints/iteration_0000008"
+    there = {name.split("/")[-1]: data for name, (data, _) in runs.server.objects.items() if name.startswith("runs/kept/iteration_0000008/")}
+    same({path.name: path.read_bytes() for path in folder.iterdir()}, there, "what came back")
+    same(runs.here("elsewhere"), [folder.name], "what came back")
+    runs.train("kept", "--checkpoints", "s3://runs/kept", iterations=10)
+    log = runs.train("elsewhere", "--checkpoints", "s3://runs/kept", iterations=10)
+    expect("after iteration 10; the recipe has 10, so there is nothing to train" in log, log)
+
+
+def goes_on(runs):
+    faults = [{"method": method, "path": "/runs/lost", "do": "status", "status": 503, "after": after, "times": 1}
+              for method, after in (("PUT", 2), ("PUT", 7), ("GET", 1), ("DELETE", 1))]
+    faults += [{"method": "PUT", "path": "manifest", "do": "lose", "after": 1}, {"method": "PUT", "path": "rank_", "do": "lose"},
+               {"method": "GET", "path": "rank_", "do": "reset", "bytes": 1000}, {"method": "GET", "path": "index", "do": "cut", "bytes": 10}]
+    runs.fail(*faults)
+    runs.train("lost", "--checkpoints", "s3://runs/lost", *KILL, code=-9)
+    whole, _ = runs.kept("lost")
+    expect(whole[-1] in (4, 6), whole)
+    runs.server.put("runs/lost/iteration_0000007/rank_00000.h5", b"a part of one that was killed")
+    runs.server.put("runs/lost/iteration_0000007/index.h5", b"")
+    runs.server.put("runs/lost/notes.txt", b"somebody's")
+    log = runs.train("found", "--checkpoints", "s3://runs/lost")
+    expect(f"after iteration {whole[-1]}" in log, log)
+    same(runs.server.faults[-1]["times"], 0, "faults that are left")
+    expected = {k: v for k, v in runs.losses_of("plain").items() if k > whole[-1]}
+    same(runs.losses_of("found"), expected, "losses behind the checkpoint")
+    same(runs.kept("lost"), ([6, 8], []), "parts of checkpoints go, and older ones")
+    expect("runs/lost/notes.txt" in runs.server.objects, "what is no checkpoint's is gone")
+    same(runs.here("found"), [], "what stays in the folder")
+    runs.fail()
+
+
+def damaged(runs):
+    name = "runs/lost/iteration_0000008/rank_00000.h5"
+    data = bytearray(runs.server.objects[name][0])
+    data[len(data) // 2] ^= 1
+    runs.server.put(name, bytes(data))
+    log = runs.train("damaged", "--checkpoints", "s3://runs/lost", iterations=8)
+    expect("checkpoint s3://runs/lost/iteration_0000008 is damaged and not used" in log and "after iteration 6" in log, log)
+    same({k: v for k, v in runs.losses_of("plain").items() if k > 6}, runs.losses_of("damaged"), "losses")
+    expect(runs.server.objects[name][0] != bytes(data), "the damaged one is not replaced")
+    for name in [name for name in runs.server.objects if name.startswith("runs/lost/iteration_0000006/")]:
+        runs.server.objects.pop(name)
+    runs.server.put("runs/lost/iteration_0000008/index.h5", b"short")
+    text = runs.train("damaged_all", "--checkpoints", "s3://runs/lost", code=1)
+    expect("s3://runs/lost holds no whole checkpoint" in text and "give another --checkpoints" in text, text)
+
+
+def refused(runs):
+    runs.fail({"method": "PUT", "path": "refused/iteration_0000004/manifest", "do": "status", "status": 403, "code": "AccessDenied", "times": 9})
+    text = runs.train("refused", "--checkpoints", "s3://runs/refused", code=1)
+    expect("iteration_0000004 is whole, but could not be copied to s3://runs/refused" in text and "403 AccessDenied" in text, text)
+    same(runs.kept("refused"), ([2], [4]), "without its manifest")
+    same(runs.here("refused"), ["iteration_0000004"], "what could not be put there")
+    runs.fail()
+    log = runs.train("refused", "--checkpoints", "s3://runs/refused")
+    expect("after iteration 4" in log, log)
+    same(runs.losses_of("refused"), runs.losses_of("plain"), "losses")
+    same((runs.kept("refused"), runs.here("refused")), (([6, 8], []), []), "all is there")
+
+
+def beside(runs):
+    # While the manifest of iteration 4 is on its way, the iterations up to the next checkpoint are trained.
+    runs.fail({"method": "PUT", "path": "beside/iteration_0000004/manifest", "do": "together", "count": 1 << 30})
+    metrics = runs.folder / "beside/metrics.jsonl"
+
+    def let_go():  # the server waits until then, or 5 s
+        while not (metrics.exists() and '"iteration":7' in metrics.read_text()):
+            time.sleep(0.01)
+        runs.server.most_busy = 1 << 30
+
+    waiting = threading.Thread(target=let_go, daemon=True)
+    waiting.start()
+    runs.train("beside", "--checkpoints", "s3://runs/beside", "--set", "checkpoint.interval=4", "--set", "logging.interval=1")
+    waiting.join(timeout=10)
+    lines = metrics.read_text().splitlines()
+    saved = next(at for at, line in enumerate(lines) if "save_seconds" in line)
+    expect(sum('"loss"' in line for line in lines[:saved]) >= 7, lines)
+    runs.fail()
+
+
+def processes(runs):
+    two = ("--processes", "--set", "parallelism.dp=2", "--checkpoints", "s3://runs/processes")
+    runs.requests()
+    runs.train("processes", *two, iterations=4)
+    puts = [request["path"] for request in runs.requests() if request["method"] == "PUT" and "manifest" in request["path"]]
+    same(len(puts), 2, f"manifests that are put there: {puts}")
+    log = runs.train("processes_again", *two, "--set", "checkpoint.interval=3")
+    expect("after iteration 4" in log, log)
+    same((runs.kept("processes"), runs.here("processes_again")), (([6, 8], []), []), "what is there")
+
+
+def parts(runs):
+    runs.requests()
+    runs.train("parts", "--checkpoints", "s3://runs/parts", "--set", "model.hidden=256", "--set", "model.mlp.hidden=1024", iterations=1)
+    expect(any("uploadId" in request["path"] for request in runs.requests()), "no upload in parts")
+    same((runs.kept("parts"), runs.server.uploads), (([1], []), {}), "what is there")
+    log = runs.train("parts_again", "--checkpoints", "s3://runs/parts", "--set", "model.hidden=256", "--set", "model.mlp.hidden=1024",
+                     iterations=1)
+    expect("so there is nothing to train" in log, log)
+
+
+def mistakes(runs):
+    runs.requests()
+    for url, wanted in (("/tmp/x", "is no place for checkpoints"), ("http://h/x", "is no place for checkpoints"), ("s3://runs", "names a bucket"),
+                        ("s4://runs/x", "s4")):
+        text = runs.train("none", "--checkpoints", url, code=1)
+        expect(wanted in text, text)
+    text = runs.train("none", "--checkpoints", "s3://runs/x", "--set", "guard.on_nonfinite=rewind", code=1)
+    expect("may go back to earlier checkpoints" in text, text)
+    same(runs.requests(), [], "requests")
+    text = runs.train("none", "--checkpoints", "s3://runs/kept", "--fresh", code=1)
+    expect("--fresh: s3://runs/kept already holds checkpoints (iteration_0000010)" in text, text)
+    runs.fail({"method": "PUT", "do": "status", "status": 403, "code": "AccessDenied", "times": 9})
+    text = runs.train("none", "--checkpoints", "s3://runs/new", code=1)
+    expect("403 AccessDenied" in text and "loss" not in text, text)
+    runs.fail()
+
+
+def main():
+    engine = str(pathlib.Path(sys.argv[1]).resolve())
+    with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
+        runs = Runs(engine, pathlib.Path(folder).resolve())
+        for check in (keeps, goes_on, damaged, refused, beside, processes, parts, mistakes):
+            try:
+                check(runs)
+            except Failed as failure:
+                print(f"{check.__name__}: {failure}")
+                return 1
+            print(f"{check.__name__}: as it should be")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
