@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,17 @@ namespace {
 using cli::Contains;
 using cli::RunProgram;
 using cli::TinyRun;
+
+// Of a run's iterations, in order.
+std::vector<double> LossNumbersOf(const std::string& out) {
+  std::ifstream file(out + "/metrics.jsonl");
+  std::vector<double> losses;
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (record.contains("loss")) losses.push_back(record["loss"].get<double>());
+  }
+  return losses;
+}
 
 bool IsPortFree(int port) { return Listen({"127.0.0.1", port}).ok(); }
 
@@ -67,6 +80,42 @@ TEST_CASE("spares: four hosts lose two that are each other's partners, and go on
                 hosts.At(0).log());
   CHECK(LossesOf(tiny.out) == LossesOf(tiny.out + "_whole"));
   CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("fewer hosts: without a spare the run goes on with fewer data-parallel ranks, from the disk") {
+  const TinyRun tiny;
+  const std::string twelve =
+      " --set training.global_batch=12 --set training.micro_batch=1 --set checkpoint.interval=2 "
+      "--set checkpoint.background=false --set checkpoint.keep=9 --threads 2 ";
+  const std::string four = twelve + "--set parallelism.dp=4 ";
+  const std::string whole = tiny.out + "_whole";
+  REQUIRE(RunProgram("run " + tiny.recipe + kKept + four + "--out " + whole).exit_code == 0);
+  EmulatedHosts hosts(
+      tiny, "--min-nodes 3 --last-call-timeout 0.1 --fault rank=0,iteration=6,at=forward,kind=hang:60" + four,
+      {.nodes = 4});
+  REQUIRE_MESSAGE(WaitForFault(tiny.out), hosts.At(0).log());
+  hosts.At(0).KillAll();  // the one that leads
+  for (const int host : {1, 2, 3}) CHECK_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
+  CHECK_MESSAGE(Contains(hosts.At(1).log(),
+                         "on 3 hosts instead of 4, with dp 3 instead of 4 and the same global batch; host "),
+                hosts.At(1).log());
+  CHECK(!HasOrphans(tiny));
+  // The oracle: what a person would do by hand.
+  const std::string by_hand = tiny.out + "_by_hand";
+  std::filesystem::copy(whole, by_hand, std::filesystem::copy_options::recursive);
+  for (const char* later : {"6", "8"}) {
+    std::filesystem::remove_all(by_hand + "/checkpoints/iteration_000000" + later);
+  }
+  REQUIRE(RunProgram("run " + tiny.recipe + kKept + twelve + "--set parallelism.dp=3 --out " + by_hand)
+              .exit_code == 0);
+  CHECK(LossesOf(tiny.out) == LossesOf(by_hand));
+  CHECK(ShardsOf(tiny.out, 8) == ShardsOf(by_hand, 8));
+  // Sums over the batch in another order: float32's epsilon, 1.2e-7, times a few iterations of AdamW.
+  const std::vector<double> losses = LossNumbersOf(tiny.out);
+  const std::vector<double> undisturbed = LossNumbersOf(whole);
+  REQUIRE(losses.size() == 8);
+  for (std::size_t i = 0; i < 8; ++i)
+    CHECK(std::abs(losses[i] - undisturbed[i]) <= (i < 4 ? 0 : 1e-5 * undisturbed[i]));
 }
 
 TEST_CASE(
