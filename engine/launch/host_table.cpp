@@ -135,10 +135,8 @@ std::optional<AttemptSize> HostTable::NextSize(Clock::time_point now) const {
 }
 
 bool HostTable::AttemptIsOver(Clock::time_point now) const {
-  for (std::int64_t node = 0; node < size_.nodes; ++node) {
-    const auto holder = holders_.find(node);
-    if (holder == holders_.end()) continue;  // its host is lost
-    const Host& host = hosts_.at(holder->second);
+  for (const auto& [node, number] : holders_) {  // the host of a place without one is lost
+    const Host& host = hosts_.at(number);
     if (host.is_here ? !host.end.has_value() : now < host.gone_since + kComesBackWithin) return false;
   }
   return true;
