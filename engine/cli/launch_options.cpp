@@ -45,16 +45,15 @@ absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
 
 absl::Status CheckMinNodes(const LaunchOptions& options) {
   if (!options.min_nodes) return absl::OkStatus();
+  if (*options.min_nodes > options.nodes)
+    return InvalidArgument("--min-nodes {} is more than --nodes {}", *options.min_nodes, options.nodes);
   const std::int64_t hosts = options.nodes + options.spares;
-  const std::int64_t least = hosts / 2 + 1;
-  if (*options.min_nodes < least && least <= options.nodes) {
+  if (const std::int64_t least = hosts / 2 + 1; *options.min_nodes < least) {
     return InvalidArgument(
         "--min-nodes {} is not more than half of all {} hosts: the two halves of a network that is cut could "
         "then both go on; give at least {}",
         *options.min_nodes, hosts, least);
   }
-  if (*options.min_nodes > options.nodes)
-    return InvalidArgument("--min-nodes {} is more than --nodes {}", *options.min_nodes, options.nodes);
   if (*options.min_nodes < options.nodes && options.max_restarts == 0)
     return InvalidArgument(
         "--min-nodes: a run goes on with fewer hosts where ranks are started again: --max-restarts N");
