@@ -48,23 +48,30 @@ Turn Over(int code) {
 
 bool KeepInTouch(const LaunchOptions& options) { return options.nodes > 1 && options.max_restarts > 0; }
 
-Attempts::Attempts(const LaunchOptions& options, const launch::Endpoint& coordinator,
-                   const std::string& token, const std::string& out, launch::Descriptor listener)
+Attempts::Attempts(const LaunchOptions& options, const launch::AttemptSize& whole, SmallerLayouts& layouts,
+                   const launch::Endpoint& coordinator, const std::string& token, const std::string& out,
+                   launch::Descriptor listener)
     : node_(options.node_rank),
+      whole_(whole),
       coordinator_(coordinator),
       restarts_({.checkpoints = train::CheckpointRoot(out), .most = options.max_restarts}) {
   if (!KeepInTouch(options)) return;
   const launch::RendezvousOptions times = RendezvousOf(options);
   launch::Roster::Options roster;
   roster.host = options.node_rank;
-  roster.table = {.nodes = options.nodes,
-                  .hosts = options.nodes + options.spares,
-                  .patience = times.join_timeout,
-                  .settling = 3 * times.heartbeat_timeout,
-                  .lost_code = kPeerLost,
-                  .judge = [this](std::int64_t attempts, const std::vector<launch::HostEnd>& ends) {
-                    return restarts_.After(attempts, ends);
-                  }};
+  roster.table = {
+      .nodes = whole.nodes,
+      .hosts = options.nodes + options.spares,
+      .min_nodes = options.min_nodes.value_or(whole.nodes),
+      .dp = whole.dp,
+      .last_call = MillisecondsOf(options.last_call_timeout_s),
+      .patience = times.join_timeout,
+      .settling = 3 * times.heartbeat_timeout,
+      .lost_code = kPeerLost,
+      .judge = [this](std::int64_t attempts,
+                      const std::vector<launch::HostEnd>& ends) { return restarts_.After(attempts, ends); },
+      .fit = [&layouts](std::int64_t hosts) { return layouts.For(hosts); },
+      .begins = [this](bool from_disk) { restarts_.Begin(from_disk); }};
   roster.coordinator = coordinator;
   roster.token = token;
   roster.heartbeat_timeout = times.heartbeat_timeout;
@@ -84,6 +91,7 @@ Turn Attempts::Next(const std::optional<launch::HostEnd>& end) {
 Turn Attempts::NextHere(const std::optional<launch::HostEnd>& end) {
   Turn turn;
   turn.node = node_;
+  turn.size = whole_;
   turn.ranks_at = coordinator_;
   if (end) {
     const launch::Sequel sequel = restarts_.After(attempts_, {*end});
@@ -92,6 +100,7 @@ Turn Attempts::NextHere(const std::optional<launch::HostEnd>& end) {
     if (StopComesWithin(sequel.pause)) return Over(kStopped);
     turn.from_disk = sequel.from_disk;
   }
+  restarts_.Begin(turn.from_disk);
   turn.generation = ++attempts_;
   return turn;
 }

@@ -10,6 +10,7 @@
 
 #include "engine/cli/launch_options.h"
 #include "engine/cli/restarts.h"
+#include "engine/cli/smaller_layouts.h"
 #include "engine/launch/roster.h"
 
 namespace engine::cli {
@@ -19,9 +20,11 @@ bool KeepInTouch(const LaunchOptions& options);
 
 class Attempts {
  public:
-  // `listener`: at the coordinator's address, where this is host 0 of hosts that keep in touch.
-  Attempts(const LaunchOptions& options, const launch::Endpoint& coordinator, const std::string& token,
-           const std::string& out, launch::Descriptor listener);
+  // `whole`: the size that the recipe says. `layouts`: of fewer hosts; they outlive this. `listener`: at the coordinator's address, where
+  // this is host 0 of hosts that keep in touch.
+  Attempts(const LaunchOptions& options, const launch::AttemptSize& whole, SmallerLayouts& layouts,
+           const launch::Endpoint& coordinator, const std::string& token, const std::string& out,
+           launch::Descriptor listener);
 
   // `end`: how the attempt before ended here; says what becomes of that. Waits for the next one, or until the run is over.
   launch::Roster::Turn Next(const std::optional<launch::HostEnd>& end);
@@ -30,6 +33,7 @@ class Attempts {
   launch::Roster::Turn NextHere(const std::optional<launch::HostEnd>& end);
 
   const std::int64_t node_;
+  const launch::AttemptSize whole_;
   const launch::Endpoint coordinator_;
   Restarts restarts_;
   std::int64_t attempts_ = 0;               // of a host alone

@@ -28,13 +28,14 @@ absl::StatusOr<HostMemory> HostMemory::Make(std::int64_t ranks, const std::strin
 
 std::vector<int> HostMemory::files() const {
   std::vector<int> numbers;
-  numbers.reserve(files_.size());
-  for (const launch::Descriptor& file : files_) numbers.push_back(file.number());
+  const std::size_t count = std::min(files_.size(), static_cast<std::size_t>(ranks_));
+  numbers.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) numbers.push_back(files_[i].number());
   return numbers;
 }
 
 std::int64_t HostMemory::Newest() const {
-  std::int64_t newest = files_.empty() ? -1 : std::numeric_limits<std::int64_t>::max();
+  std::int64_t newest = files().empty() ? -1 : std::numeric_limits<std::int64_t>::max();
   for (const int file : files()) {
     const std::vector<MemoryCopies::Kept> kept = MemoryCopies::In(file);
     newest = std::min(newest, kept.empty() ? -1 : kept.back().iteration);
@@ -43,14 +44,15 @@ std::int64_t HostMemory::Newest() const {
 }
 
 void HostMemory::Forget() {
-  for (const int file : files()) (void)!ftruncate(file, 0);
+  for (const launch::Descriptor& file : files_) (void)!ftruncate(file.number(), 0);
   if (server_ != nullptr) server_->Forget();
 }
 
-void HostMemory::SetFirstRank(std::int64_t rank) {
-  if (first_rank_ >= 0 && first_rank_ != rank) Forget();
-  first_rank_ = rank;
-  if (server_ != nullptr) server_->SetOwn(rank, files());
+void HostMemory::SetRanks(std::int64_t first, std::int64_t count) {
+  if (first_rank_ >= 0 && (first_rank_ != first || ranks_ != count)) Forget();
+  first_rank_ = first;
+  ranks_ = count;
+  if (server_ != nullptr) server_->SetOwn(first, files());
 }
 
 }  // namespace engine::cli

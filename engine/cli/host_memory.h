@@ -16,22 +16,22 @@ namespace engine::cli {
 class HostMemory {
  public:
   HostMemory() = default;  // nothing is kept
-  // Files for so many ranks. With a token, hosts keep copies for each other (launch/copy_server.h).
+  // Files for so many ranks, the most that this host has. With a token, hosts keep copies for each other (launch/copy_server.h).
   static absl::StatusOr<HostMemory> Make(std::int64_t ranks, const std::string& token);
 
-  std::vector<int> files() const;  // of this host's ranks, in order (base/memory_copies.h)
+  std::vector<int> files() const;  // of the ranks that this host has now, in order (base/memory_copies.h)
   int copies_port() const { return server_ == nullptr ? 0 : server_->port(); }
   // The newest iteration of which each rank of this host has a copy here; -1: there is none.
   std::int64_t Newest() const;
 
-  // The first of this host's ranks from now on. What is here of other places is forgotten.
-  void SetFirstRank(std::int64_t rank);
+  // The ranks of this host from now on, as many as there are files at most. What is here of others is forgotten.
+  void SetRanks(std::int64_t first, std::int64_t count);
   void Forget();  // all copies
 
  private:
   std::vector<launch::Descriptor> files_;
   std::unique_ptr<launch::CopyServer> server_;
-  std::int64_t first_rank_ = -1;  // -1: none yet
+  std::int64_t first_rank_ = -1, ranks_ = 0;  // -1: none yet
 };
 
 }  // namespace engine::cli

@@ -16,6 +16,7 @@
 #include "engine/cli/host_memory.h"
 #include "engine/cli/process_group.h"
 #include "engine/cli/restarts.h"
+#include "engine/cli/smaller_layouts.h"
 #include "engine/launch/supervisor.h"
 #include "engine/train/outcome.h"
 #include "engine/train/run.h"
@@ -42,6 +43,23 @@ absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
   return launch::RandomToken();
 }
 
+absl::Status CheckMinNodes(const LaunchOptions& options) {
+  if (!options.min_nodes) return absl::OkStatus();
+  if (*options.min_nodes > options.nodes)
+    return InvalidArgument("--min-nodes {} is more than --nodes {}", *options.min_nodes, options.nodes);
+  const std::int64_t hosts = options.nodes + options.spares;
+  if (const std::int64_t least = hosts / 2 + 1; *options.min_nodes < least) {
+    return InvalidArgument(
+        "--min-nodes {} is not more than half of all {} hosts: the two halves of a network that is cut could "
+        "then both go on; give at least {}",
+        *options.min_nodes, hosts, least);
+  }
+  if (*options.min_nodes < options.nodes && options.max_restarts == 0)
+    return InvalidArgument(
+        "--min-nodes: a run goes on with fewer hosts where ranks are started again: --max-restarts N");
+  return absl::OkStatus();
+}
+
 absl::Status CheckPlace(const LaunchOptions& options) {
   if (options.spares >= options.nodes && options.spares > 0) {
     return InvalidArgument(
@@ -51,6 +69,7 @@ absl::Status CheckPlace(const LaunchOptions& options) {
   }
   if (options.spares > 0 && options.max_restarts == 0)
     return InvalidArgument("--spares: a spare stands in where ranks are started again: --max-restarts N");
+  RETURN_IF_ERROR(CheckMinNodes(options));
   if (options.node_rank < options.nodes + options.spares) return absl::OkStatus();
   if (options.spares == 0)
     return InvalidArgument("--node-rank {} is not below --nodes {}", options.node_rank, options.nodes);
@@ -140,13 +159,18 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
                                               launch::Roster::Turn turn) {
   ASSIGN_OR_RETURN(launch::SupervisorOptions supervisor, Prepare(recipe, options));
   if (turn.generation > 1) std::erase(supervisor.arguments, "--fresh");  // it goes on with a run
+  for (const std::string& setting : SettingsOf(turn.size, recipe))
+    supervisor.arguments.insert(supervisor.arguments.end(), {"--set", setting});
+  supervisor.world = recipe.world_size() / recipe.parallelism.dp * turn.size.dp;
+  supervisor.local_size = supervisor.world / turn.size.nodes;
   supervisor.first_rank = supervisor.local_size * turn.node;
   supervisor.coordinator = turn.ranks_at;
-  memory.SetFirstRank(supervisor.first_rank);
+  memory.SetRanks(supervisor.first_rank, supervisor.local_size);
   if (turn.from_disk) memory.Forget();
   supervisor.memory_files = memory.files();
   supervisor.copies_port = memory.copies_port();
   supervisor.from_disk = turn.from_disk;
+  supervisor.is_restart = turn.generation > 1;
   const bool has_rank_0 = turn.node == 0;
   if (has_rank_0) {
     supervisor.listener = std::move(turn.listener);
@@ -224,6 +248,13 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
       ->capture_default_str()
       ->group(kProcesses);
+  command
+      ->add_option("--min-nodes", options->min_nodes,
+                   "Go on without hosts that are lost for good, as long as so many of those of --nodes and "
+                   "--spares are left, more than half: with fewer data-parallel ranks and the same global "
+                   "batch (default: with all of --nodes alone)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
+      ->group(kProcesses);
   command->add_option("--node-rank", options->node_rank, "Which of them this is, from 0")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{999'999}))
       ->capture_default_str()
@@ -281,6 +312,11 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
   };
   seconds("--join-timeout", &options->join_timeout_s,
           "How long the ranks wait for each other at the beginning", kLeastTimeout)
+      ->capture_default_str();
+  seconds("--last-call-timeout", &options->last_call_timeout_s,
+          "With --min-nodes, how long a lost host, or another one with its number, is waited for before the "
+          "run goes on without it",
+          kLeastTimeout)
       ->capture_default_str();
   seconds("--heartbeat-timeout", &options->heartbeat_timeout_s, "After how long a silence a rank is lost",
           kLeastTimeout)
@@ -348,25 +384,27 @@ int FinalCode(int code, const LaunchOptions& options) {
   return MayGoWell(code) ? options.retry_code.value_or(code) : code;
 }
 
-launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
-  const auto milliseconds = [](double seconds) {
-    return std::chrono::duration_cast<launch::Milliseconds>(std::chrono::duration<double>(seconds));
-  };
-  return {.join_timeout = milliseconds(options.join_timeout_s),
-          .heartbeat_timeout = milliseconds(options.heartbeat_timeout_s),
-          .hang_timeout =
-              options.hang_timeout_s ? std::optional(milliseconds(*options.hang_timeout_s)) : std::nullopt};
+launch::Milliseconds MillisecondsOf(double seconds) {
+  return std::chrono::duration_cast<launch::Milliseconds>(std::chrono::duration<double>(seconds));
 }
 
-int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options,
-                 const std::string& out) {
+launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
+  return {.join_timeout = MillisecondsOf(options.join_timeout_s),
+          .heartbeat_timeout = MillisecondsOf(options.heartbeat_timeout_s),
+          .hang_timeout =
+              options.hang_timeout_s ? std::optional(MillisecondsOf(*options.hang_timeout_s)) : std::nullopt};
+}
+
+int RunProcesses(const recipe::Recipe& recipe, const Reload& reload, const DeviceChoice& device,
+                 const LaunchOptions& options, const std::string& out) {
   const auto refuse = [&](const absl::Status& status, int exit_code) {
     Complain(status, exit_code);
     TellOtherNodes(options, recipe.world_size(), status);
     return exit_code;
   };
   if (const absl::Status fits = Prepare(recipe, options).status(); !fits.ok()) return refuse(fits, kUsage);
-  if (const absl::Status status = train::Check(recipe, ProfileOf(recipe, device)); !status.ok()) {
+  const plan::DeviceProfile profile = ProfileOf(recipe, device);
+  if (const absl::Status status = train::Check(recipe, profile); !status.ok()) {
     return refuse(status, kFailed);
   }
   absl::StatusOr<HostMemory> memory = MakeHostMemory(recipe, options);
@@ -380,7 +418,12 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
     listener = *std::move(made);
   }
   const absl::StatusOr<std::string> token = TokenOf(options);
-  Attempts attempts(options, coordinator, *token, out, std::move(listener));
+  SmallerLayouts layouts(recipe, options.nodes, [&](const std::vector<std::string>& sets) {
+    const recipe::LoadResult smaller = reload(sets);
+    return smaller.ok() && train::Check(smaller.recipe, profile).ok();
+  });
+  Attempts attempts(options, {.nodes = options.nodes, .dp = recipe.parallelism.dp}, layouts, coordinator,
+                    *token, out, std::move(listener));
   for (std::optional<launch::HostEnd> end;;) {
     launch::Roster::Turn turn = attempts.Next(end);
     if (turn.over) return FinalCode(turn.code, options);

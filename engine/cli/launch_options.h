@@ -3,14 +3,16 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/cli/device.h"
 #include "engine/launch/environment.h"
 #include "engine/launch/rendezvous.h"
-#include "engine/recipe/recipe.h"
+#include "engine/recipe/load.h"
 
 namespace engine::cli {
 
@@ -21,6 +23,8 @@ struct LaunchOptions {
   std::int64_t nodes = 1;
   bool nodes_given = false;
   std::int64_t spares = 0;  // further hosts, which wait until they stand in for one that is lost
+  std::optional<std::int64_t> min_nodes =
+      {};  // with which the run goes on, on fewer data-parallel ranks; none: it does not
   std::int64_t node_rank = 0;
   bool node_rank_given = false;
   std::string coordinator;
@@ -30,6 +34,7 @@ struct LaunchOptions {
   std::string token_file;
   bool all_output = false;
   double join_timeout_s = 120;
+  double last_call_timeout_s = 30;  // for hosts that are lost, before the run goes on without them
   double heartbeat_timeout_s = 4;
   std::optional<double> hang_timeout_s = std::nullopt;  // nullopt: learned
   std::int64_t max_restarts = 0;                        // of the ranks of this host
@@ -54,6 +59,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& path);
 // ended a rank.
 int FinalCode(int code, const LaunchOptions& options);
 
+launch::Milliseconds MillisecondsOf(double seconds);
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options);
 
 // Says what is wrong, on standard error; returns the code.
@@ -63,8 +69,10 @@ int Complain(const absl::Status& status, int exit_code);
 // within launch::kStartSkew. `world`: ranks of the run, as far as it is known.
 void TellOtherNodes(const LaunchOptions& options, std::int64_t world, const absl::Status& why);
 
-// Starts the ranks of this host, of a run in the folder `out`, and waits for their end; the exit code.
-int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options,
-                 const std::string& out);
+// Starts the ranks of this host, of a run in the folder `out`, and waits for their end; the exit code. `reload`: the recipe again, with
+// these settings more.
+using Reload = std::function<recipe::LoadResult(const std::vector<std::string>& sets)>;
+int RunProcesses(const recipe::Recipe& recipe, const Reload& reload, const DeviceChoice& device,
+                 const LaunchOptions& options, const std::string& out);
 
 }  // namespace engine::cli

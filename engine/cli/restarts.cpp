@@ -41,7 +41,8 @@ bool MayGoWell(int code) {
   return code == kDeviceFailed || code == kPeerLost || code == kMachineSuspect || was_killed;
 }
 
-Restarts::Restarts(const RestartOptions& options) : options_(options), began_(NewestOnDisk()) {}
+Restarts::Restarts(const RestartOptions& options)
+    : options_(options), began_(NewestOnDisk()), newest_(began_) {}
 
 launch::Sequel Restarts::After(std::int64_t attempts, const std::vector<launch::HostEnd>& ends) {
   launch::Sequel sequel{.ends = true, .code = CodeOf(ends), .text = "", .pause = {}, .from_disk = false};
@@ -51,10 +52,10 @@ launch::Sequel Restarts::After(std::int64_t attempts, const std::vector<launch::
   // Copies that nobody has compared are not gone on from.
   sequel.from_disk = std::any_of(ends.begin(), ends.end(),
                                  [](const launch::HostEnd& end) { return end.code == kMachineSuspect; });
-  const std::int64_t newest = std::max(NewestOnDisk(), sequel.from_disk ? -1 : NewestInMemory(ends));
-  const bool gets_on = newest > began_ && newest != failed_at_;
+  newest_ = std::max(NewestOnDisk(), sequel.from_disk ? -1 : NewestInMemory(ends));
+  const bool gets_on = newest_ > began_ && newest_ != failed_at_;
   in_vain_ = gets_on ? 1 : in_vain_ + 1;
-  failed_at_ = newest;
+  failed_at_ = newest_;
   if (in_vain_ >= kMostInVain) {
     sequel.text = fmt::format("not started again: {} failures without a checkpoint between them", in_vain_);
     return sequel;
@@ -64,7 +65,6 @@ launch::Sequel Restarts::After(std::int64_t attempts, const std::vector<launch::
     return sequel;
   }
   sequel.from_disk = sequel.from_disk || in_vain_ == kMostInVain - 1;
-  began_ = sequel.from_disk ? NewestOnDisk() : newest;
   constexpr std::chrono::milliseconds kFirst = std::chrono::seconds(1);
   constexpr std::chrono::milliseconds kLongest = std::chrono::minutes(1);
   if (!gets_on) sequel.pause = std::min(kLongest, kFirst * (1 << (in_vain_ - 1)));

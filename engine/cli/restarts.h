@@ -31,13 +31,16 @@ class Restarts {
 
   // After so many attempts, of which the last has ended so on the hosts that are left.
   launch::Sequel After(std::int64_t attempts, const std::vector<launch::HostEnd>& ends);
+  // The next attempt begins, from the newest checkpoint on disk or from the newest of all.
+  void Begin(bool from_disk) { began_ = from_disk ? NewestOnDisk() : newest_; }
 
  private:
   std::int64_t NewestOnDisk() const;  // iteration of the newest checkpoint; -1: there is none
 
   const RestartOptions options_;
   std::int64_t began_ = -1;      // where the last attempt began
-  std::int64_t failed_at_ = -2;  // the newest checkpoint when it failed; -2: none has
+  std::int64_t newest_ = -1;     // checkpoint when it ended, on disk or in memory
+  std::int64_t failed_at_ = -2;  // that, of the last failure; -2: none has been
   int in_vain_ = 0;
 };
 

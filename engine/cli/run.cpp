@@ -93,13 +93,17 @@ train::StopOptions StopOf(const MaybePlacement& placement) {
           .tells = placement->local_rank == 0};
 }
 
+// A rank of an attempt on fewer hosts than the run has begun with leaves out the faults of ranks that there are no more: our supervisor has
+// checked all of them.
 absl::StatusOr<std::vector<train::Fault>> FaultsOf(const std::vector<std::string>& texts,
-                                                   const recipe::Recipe& recipe) {
+                                                   const recipe::Recipe& recipe, bool is_supervised) {
   std::vector<train::Fault> faults;
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(train::Fault fault, train::ParseFault(text));
     faults.push_back(std::move(fault));
   }
+  if (is_supervised)
+    std::erase_if(faults, [&](const train::Fault& fault) { return fault.rank >= recipe.world_size(); });
   RETURN_IF_ERROR(train::CheckFaults(faults, recipe));
   return faults;
 }
@@ -141,7 +145,8 @@ int RunRecipe(RunArguments& arguments) {
     options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
     options.own_folder = true;
   }
-  const absl::StatusOr<std::vector<train::Fault>> faults = FaultsOf(arguments.faults, loaded.recipe);
+  const absl::StatusOr<std::vector<train::Fault>> faults =
+      FaultsOf(arguments.faults, loaded.recipe, IsSupervised(placement));
   if (!faults.ok()) {
     TellOthers(arguments.launch, placement, faults.status());
     return Complain(faults.status(), kUsage);
@@ -150,7 +155,12 @@ int RunRecipe(RunArguments& arguments) {
   // Each GPU has a process of its own; a launcher has made them already.
   const bool needed = !UsesCpu(loaded.recipe, arguments.device) && loaded.recipe.world_size() > 1;
   if (starts || (needed && !placement)) {
-    return RunProcesses(loaded.recipe, arguments.device, arguments.launch, options.out);
+    const auto reload = [&arguments](const std::vector<std::string>& sets) {
+      recipe::LoadOptions load = arguments.load;
+      load.sets.insert(load.sets.end(), sets.begin(), sets.end());
+      return model::Load(arguments.file, load);
+    };
+    return RunProcesses(loaded.recipe, reload, arguments.device, arguments.launch, options.out);
   }
   absl::Status fits;
   if (!IsSupervised(placement)) fits = CheckUnused(arguments.launch, placement);
@@ -170,6 +180,7 @@ int RunRecipe(RunArguments& arguments) {
   if (IsSupervised(placement)) {
     options.host_copies = {.port = placement->copies_port, .token = placement->token};
     options.from_disk = placement->from_disk;
+    if (placement->is_restart) options.lock_patience = train::kLockPatience;
   }
   if (placement) options.processes = static_cast<int>(placement->local_size);
   absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);

@@ -72,6 +72,43 @@ absl::Status CheckText(const Recipe& recipe) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRestarts(const Recipe& recipe, const Job& job, const std::string& scheduler) {
+  const char* const key = job.spares > 0      ? "launch.spares"
+                          : job.min_nodes > 0 ? "launch.min_nodes"
+                                              : "launch.max_restarts";
+  if (job.max_restarts == 0 && job.spares == 0 && job.min_nodes == 0) return absl::OkStatus();
+  if (scheduler == "mpijob") {
+    return ErrorOf(recipe, key, "mpirun starts the ranks of an MPIJob, and starts none of them again",
+                   "another scheduler, or launch.max_restarts, spares and min_nodes 0");
+  }
+  if (job.all_nodes() == 1 && (job.ranks == 1 || !job.gpus)) {
+    return ErrorOf(recipe, key,
+                   "the run is one process, and nothing starts its ranks again but the scheduler",
+                   "launch.max_restarts 0");
+  }
+  if (job.max_restarts == 0) {
+    return ErrorOf(recipe, key,
+                   fmt::format("{} is for runs whose ranks start again, and launch.max_restarts is 0", key),
+                   "max_restarts = 20");
+  }
+  if (job.spares >= job.nodes && job.spares > 0) {
+    return ErrorOf(recipe, "launch.spares",
+                   fmt::format("launch.spares {} are not fewer than the {} of the layout", job.spares,
+                               recipe::Counted(job.nodes, "node")),
+                   "");
+  }
+  const std::int64_t least = job.all_nodes() / 2 + 1;
+  if (job.min_nodes > 0 && (job.min_nodes < least || job.min_nodes > job.nodes)) {
+    return ErrorOf(
+        recipe, "launch.min_nodes",
+        fmt::format("launch.min_nodes {} is not between {}, more than half of all {}, and the {} of "
+                    "the layout",
+                    job.min_nodes, least, recipe::Counted(job.all_nodes(), "node"), job.nodes),
+        fmt::format("min_nodes = {}", least));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckKubernetes(const Recipe& recipe) {
   const recipe::Launch& launch = recipe.launch;
   if (launch.image.empty()) {
@@ -109,6 +146,16 @@ absl::Status CheckKubernetes(const Recipe& recipe) {
 
 std::span<const std::string> Schedulers() { return kSchedulers; }
 
+std::vector<std::string> Job::RestartOptions() const {
+  std::vector<std::string> options;
+  const std::pair<const char*, std::int64_t> all[] = {
+      {"--max-restarts", max_restarts}, {"--spares", spares}, {"--min-nodes", min_nodes}};
+  for (const auto& [name, value] : all) {
+    if (value > 0) options.insert(options.end(), {name, fmt::format("{}", value)});
+  }
+  return options;
+}
+
 absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
   const recipe::Launch& launch = recipe.launch;
   const recipe::Cluster& cluster = recipe.cluster;
@@ -143,7 +190,11 @@ absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
                     job.ranks),
         "devices_per_node = 8");
   }
+  job.max_restarts = launch.max_restarts;
+  job.spares = launch.spares;
+  job.min_nodes = launch.min_nodes;
   RETURN_IF_ERROR(CheckText(recipe));
+  RETURN_IF_ERROR(CheckRestarts(recipe, job, scheduler));
   if (launch.time_limit_s > 0 && launch.grace_period_s >= launch.time_limit_s) {
     return ErrorOf(recipe, "launch.grace_period_s",
                    fmt::format("grace_period_s {} leaves nothing of time_limit_s {}", launch.grace_period_s,
@@ -162,7 +213,8 @@ std::string Summary(const Recipe& recipe, const Job& job, const std::string& sch
   const recipe::Launch& launch = recipe.launch;
   const bool batch = scheduler == "slurm";
   std::string text = fmt::format(
-      "{} '{}': {}, {} on each ({} in all)\n", scheduler, job.name, recipe::Counted(job.nodes, "node"),
+      "{} '{}': {}{}, {} on each ({} in all)\n", scheduler, job.name, recipe::Counted(job.nodes, "node"),
+      job.spares == 0 ? "" : fmt::format(" and {}", recipe::Counted(job.spares, "spare")),
       recipe::Counted(job.ranks_per_node, job.gpus ? "GPU" : "rank"), recipe::Counted(job.ranks, "rank"));
   const auto line = [&](const std::string& name, const std::string& value) {
     if (!value.empty()) text += fmt::format("  {:<15} {}\n", name, value);
@@ -178,6 +230,10 @@ std::string Summary(const Recipe& recipe, const Job& job, const std::string& sch
   line("/dev/shm", batch ? "" : FormatBytes(launch.shared_memory_bytes));
   line("memory a node", launch.host_memory_bytes == 0 ? "" : FormatBytes(launch.host_memory_bytes));
   line("network", launch.network);
+  line("lost ranks", job.max_restarts == 0 ? ""
+                                           : fmt::format("start again in the job, up to {}",
+                                                         recipe::Counted(job.max_restarts, "time")));
+  line("goes on with", job.min_nodes == 0 ? "" : fmt::format("{} nodes at least", job.min_nodes));
   line("time limit", launch.time_limit_s == 0 || by_runtime ? "" : fmt::format("{} s", launch.time_limit_s));
   line("time to save", by_runtime ? "" : fmt::format("{} s", launch.grace_period_s));
   line("starts again", by_runtime ? "" : fmt::format("up to {}", recipe::Counted(launch.retries, "time")));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/recipe/recipe.h"
 
@@ -27,13 +28,21 @@ struct Job {
   std::string recipe;
   std::string out;
   std::int64_t ranks = 1;
-  std::int64_t nodes = 1;
+  std::int64_t nodes = 1;  // of the layout
   std::int64_t ranks_per_node = 1;
   bool gpus = false;
+  std::int64_t max_restarts = 0, spares = 0, min_nodes = 0;  // as recipe::Launch has them
+
+  std::int64_t all_nodes() const { return nodes + spares; }
+  // Whether the run outlives a lost node, so that the scheduler must not end the job for it.
+  bool outlives_nodes() const { return max_restarts > 0 && all_nodes() > 1; }
+  // Options of engine run that say so; none where it does not start ranks again.
+  std::vector<std::string> RestartOptions() const;
 };
 
 // Errors, located in the recipe where it can say more: a world that does not fill whole nodes, a job without a name that the scheduler
-// takes, Kubernetes without an image, volumes that are not CLAIM:/PATH, network devices without a name.
+// takes, Kubernetes without an image, volumes that are not CLAIM:/PATH, network devices without a name, spares that nothing starts or that
+// are too many, fewer nodes than more than half.
 absl::StatusOr<Job> JobOf(const recipe::Recipe& recipe, const std::string& scheduler);
 
 // The text of the file. Sources of the formats: docs/launch.md.

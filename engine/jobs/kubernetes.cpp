@@ -44,9 +44,10 @@ class Writer {
     object["spec"] = {
         {"runPolicy",
          WithDeadline({{"cleanPodPolicy", "None"},
-                       {"backoffLimit", hyperpod ? launch_.retries * job_.nodes : launch_.retries}})},
+                       {"backoffLimit", hyperpod ? launch_.retries * job_.all_nodes() : launch_.retries}})},
         {"pytorchReplicaSpecs", {{"Master", replicas(1)}}}};
-    if (job_.nodes > 1) object["spec"]["pytorchReplicaSpecs"]["Worker"] = replicas(job_.nodes - 1);
+    if (job_.all_nodes() > 1)
+      object["spec"]["pytorchReplicaSpecs"]["Worker"] = replicas(job_.all_nodes() - 1);
     return object;
   }
 
@@ -58,8 +59,8 @@ class Writer {
     pod["containers"][0]["env"].push_back(
         {{"name", "ENGINE_COORDINATOR"}, {"value", fmt::format("{0}-node-0-0.{0}:{1}", job_.name, kPort)}});
     Json spec = {
-        {"parallelism", job_.nodes},
-        {"completions", job_.nodes},
+        {"parallelism", job_.all_nodes()},
+        {"completions", job_.all_nodes()},
         {"completionMode", "Indexed"},
         {"backoffLimit", 0},
         {"podFailurePolicy",
@@ -88,7 +89,7 @@ class Writer {
                     {"command", {launch_.command}},
                     {"args", RunArguments()},
                     {"env", Environment()},
-                    {"numNodes", job_.nodes}};
+                    {"numNodes", job_.all_nodes()}};
     trainer["numProcPerNode"] = job_.ranks_per_node;
     if (const Json limits = Limits(); !limits.empty()) {
       trainer["resourcesPerNode"] = {{"requests", limits}, {"limits", limits}};
@@ -153,14 +154,17 @@ class Writer {
   }
 
   std::vector<std::string> RunArguments() const {
-    return {"run",
-            job_.recipe,
-            "--out",
-            job_.out,
-            "--stopped-code",
-            fmt::format("{}", kStoppedCode),
-            "--retry-code",
-            fmt::format("{}", kRetryCode)};
+    std::vector<std::string> arguments = {"run",
+                                          job_.recipe,
+                                          "--out",
+                                          job_.out,
+                                          "--stopped-code",
+                                          fmt::format("{}", kStoppedCode),
+                                          "--retry-code",
+                                          fmt::format("{}", kRetryCode)};
+    const std::vector<std::string> restarts = job_.RestartOptions();
+    arguments.insert(arguments.end(), restarts.begin(), restarts.end());
+    return arguments;
   }
 
   Json Environment() const {

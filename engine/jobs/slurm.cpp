@@ -51,9 +51,10 @@ std::string ShellWord(const std::string& text) {
 std::string SlurmScript(const recipe::Recipe& recipe, const Job& job) {
   const recipe::Launch& launch = recipe.launch;
   Directives directives;
-  directives.Value("job-name", job.name).Value("nodes", job.nodes).Value("ntasks-per-node", 1);
+  directives.Value("job-name", job.name).Value("nodes", job.all_nodes()).Value("ntasks-per-node", 1);
   if (job.gpus) directives.Value("gpus-per-node", job.ranks_per_node);
   directives.Flag("exclusive");
+  if (job.outlives_nodes()) directives.Flag("no-kill");  // the job, for a node that is lost
   // 0: all of a node's, which --exclusive by itself does not give.
   directives.Value("mem",
                    launch.host_memory_bytes == 0 ? "0" : fmt::format("{}M", launch.host_memory_bytes >> 20));
@@ -68,8 +69,9 @@ std::string SlurmScript(const recipe::Recipe& recipe, const Job& job) {
 
   const std::string network =
       launch.network == "efa" ? "export FI_EFA_USE_HUGE_PAGE=0   # the program starts processes\n" : "";
-  const std::string run =
+  std::string run =
       fmt::format("{} run {} --out {}", ShellWord(launch.command), ShellWord(job.recipe), ShellWord(job.out));
+  for (const std::string& option : job.RestartOptions()) run += " " + option;
   return fmt::format(R"(#!/bin/bash
 {directives}
 # Written by engine launch slurm. It saves {grace} s before a time limit; a stop, and a failure that another try may cure, put it into the
@@ -80,7 +82,7 @@ export ENGINE_TOKEN=${{ENGINE_TOKEN:-$(head -c 16 /dev/urandom | od -An -tx1 | t
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export ENGINE_MEETS_AT=$host:$((10000 + SLURM_JOB_ID % 20000))
 
-srun --kill-on-bad-exit=0 --mpi=none bash -c 'exec {run} --nodes {nodes} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {stopped} --retry-code {retry}'
+srun {no_kill}--kill-on-bad-exit=0 --mpi=none bash -c 'exec {run} --nodes {nodes} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {stopped} --retry-code {retry}'
 code=$?
 
 case $code in
@@ -102,6 +104,7 @@ exit $code
                                   inner += c == '\'' ? std::string("'\\''") : std::string(1, c);
                                 return inner;
                               }()),
+                     fmt::arg("no_kill", job.outlives_nodes() ? "--no-kill " : ""),
                      fmt::arg("nodes", job.nodes), fmt::arg("stopped", kBatchStoppedCode),
                      fmt::arg("retry", kBatchRetryCode));
 }

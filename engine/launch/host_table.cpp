@@ -44,6 +44,7 @@ void HostTable::Come(std::int64_t host, const Facts& facts, Clock::time_point no
   // A host that has forgotten its place, as its process is another one, has lost it.
   std::erase_if(holders_,
                 [&](const auto& holder) { return holder.second == host && !goes_on && !missed_news; });
+  if (goes_on) size_ = facts.size;
   if (goes_on && facts.node >= 0) holders_[facts.node] = host;
 }
 
@@ -102,19 +103,40 @@ std::optional<HostTable::News> HostTable::Decide(Clock::time_point now) {
     }
   }
   if (now < not_before_) return std::nullopt;
-  const std::map<std::int64_t, std::string> present = Present();
-  if (static_cast<std::int64_t>(present.size()) >= options_.nodes) return Begin();
+  if (const std::optional<AttemptSize> size = NextSize(now)) return Begin(*size);
   if (now < missing_until_) return std::nullopt;
-  Finish(options_.lost_code, fmt::format("{} hosts are needed, and {} {} here", options_.nodes,
-                                         present.size(), present.size() == 1 ? "is" : "are"));
+  const std::int64_t present = CountHere(/*with_blamed=*/true);
+  const std::int64_t needed = generation_ == 0 ? options_.nodes : options_.min_nodes;
+  Finish(
+      options_.lost_code,
+      present >= needed
+          ? fmt::format("{} of {} hosts are here, and no layout with fewer data-parallel ranks fits them",
+                        present, options_.nodes)
+          : fmt::format("{} hosts are needed, and {} {} here", needed, present, present == 1 ? "is" : "are"));
   return Decide(now);
 }
 
+std::int64_t HostTable::CountHere(bool with_blamed) const {
+  return std::count_if(hosts_.begin(), hosts_.end(), [&](const auto& known) {
+    return known.second.is_here && (with_blamed || known.second.blame < kBlameForOthers);
+  });
+}
+
+std::optional<AttemptSize> HostTable::NextSize(Clock::time_point now) const {
+  const std::int64_t sound = CountHere(/*with_blamed=*/false);
+  const std::int64_t present = CountHere(/*with_blamed=*/true);
+  const std::int64_t usable = sound >= options_.min_nodes ? sound : present;
+  if (usable >= options_.nodes) return AttemptSize{.nodes = options_.nodes, .dp = options_.dp};
+  if (generation_ == 0 || usable < options_.min_nodes) return std::nullopt;
+  const bool may_come_back = present < size_.nodes && now < last_call_until_;
+  if (may_come_back) return std::nullopt;
+  const std::optional<AttemptSize> size = options_.fit(usable);
+  return size && size->nodes > 0 ? size : std::nullopt;
+}
+
 bool HostTable::AttemptIsOver(Clock::time_point now) const {
-  for (std::int64_t node = 0; node < options_.nodes; ++node) {
-    const auto holder = holders_.find(node);
-    if (holder == holders_.end()) continue;  // its host is lost
-    const Host& host = hosts_.at(holder->second);
+  for (const auto& [node, number] : holders_) {  // the host of a place without one is lost
+    const Host& host = hosts_.at(number);
     if (host.is_here ? !host.end.has_value() : now < host.gone_since + kComesBackWithin) return false;
   }
   return true;
@@ -136,14 +158,18 @@ void HostTable::JudgeAttempt(Clock::time_point now) {
   text_ = sequel.text;
   from_disk_ = sequel.from_disk;
   not_before_ = now + sequel.pause;
-  missing_until_ = now + options_.patience;
+  last_call_until_ = now;
+  if (options_.min_nodes < options_.nodes) last_call_until_ += options_.last_call;
+  missing_until_ = last_call_until_ + options_.patience;
 }
 
 // The host that has the place next: the one that has it now, unless it is to blame more than one that has none.
-std::int64_t HostTable::HostFor(std::int64_t node, const std::set<std::int64_t>& taken, bool by_blame) const {
+std::int64_t HostTable::HostFor(std::int64_t node, std::int64_t nodes, const std::set<std::int64_t>& taken,
+                                bool by_blame) const {
   const auto holder = holders_.find(node);
   const auto holds_any = [&](std::int64_t number) {
-    return std::any_of(holders_.begin(), holders_.end(), [&](const auto& h) { return h.second == number; });
+    return std::any_of(holders_.begin(), holders_.end(),
+                       [&](const auto& h) { return h.first < nodes && h.second == number; });
   };
   std::vector<std::tuple<int, bool, std::int64_t>> choices;
   for (const auto& [number, host] : hosts_) {
@@ -156,11 +182,11 @@ std::int64_t HostTable::HostFor(std::int64_t node, const std::set<std::int64_t>&
   return choices.empty() ? -1 : std::get<2>(*std::min_element(choices.begin(), choices.end()));
 }
 
-std::map<std::int64_t, std::int64_t> HostTable::Assign(bool by_blame) const {
+std::map<std::int64_t, std::int64_t> HostTable::Assign(std::int64_t nodes, bool by_blame) const {
   std::map<std::int64_t, std::int64_t> holders;
   std::set<std::int64_t> taken;
-  for (std::int64_t node = 0; node < options_.nodes; ++node) {
-    const std::int64_t host = HostFor(node, taken, by_blame);
+  for (std::int64_t node = 0; node < nodes; ++node) {
+    const std::int64_t host = HostFor(node, nodes, taken, by_blame);
     if (host < 0) continue;
     taken.insert(host);
     holders[node] = host;
@@ -168,20 +194,27 @@ std::map<std::int64_t, std::int64_t> HostTable::Assign(bool by_blame) const {
   return holders;
 }
 
-std::optional<HostTable::News> HostTable::Begin() {
-  std::map<std::int64_t, std::int64_t> holders = Assign(/*by_blame=*/true);
-  if (static_cast<std::int64_t>(holders.size()) < options_.nodes) holders = Assign(/*by_blame=*/false);
-  if (static_cast<std::int64_t>(holders.size()) < options_.nodes) return std::nullopt;
+std::optional<HostTable::News> HostTable::Begin(const AttemptSize& size) {
+  std::map<std::int64_t, std::int64_t> holders = Assign(size.nodes, /*by_blame=*/true);
+  if (static_cast<std::int64_t>(holders.size()) < size.nodes)
+    holders = Assign(size.nodes, /*by_blame=*/false);
+  if (static_cast<std::int64_t>(holders.size()) < size.nodes) return std::nullopt;
   News news;
   news.text = text_;
-  news.from_disk = from_disk_;
+  news.size = size;
+  // What ranks have in memory is of their own layout.
+  news.from_disk = from_disk_ || size != size_;
+  const auto say = [&](const std::string& what) { news.text += (news.text.empty() ? "" : "; ") + what; };
+  if (size != size_)
+    say(fmt::format("on {} hosts instead of {}, with dp {} instead of {} and the same global batch",
+                    size.nodes, size_.nodes, size.dp, size_.dp));
+  size_ = size;
   for (const auto& [node, host] : holders) {
     news.nodes[host] = node;
     const auto before = holders_.find(node);
     const std::int64_t had = before != holders_.end() ? before->second : generation_ == 0 ? node : -1;
     if (had == host) continue;
-    news.text += fmt::format("{}host {} ({}) has place {}", news.text.empty() ? "" : "; ", host,
-                             hosts_.at(host).facts.process, node);
+    say(fmt::format("host {} ({}) has place {}", host, hosts_.at(host).facts.process, node));
   }
   holders_ = std::move(holders);
   news.generation = ++generation_;
@@ -190,6 +223,7 @@ std::optional<HostTable::News> HostTable::Begin() {
   runs_ = true;
   expected_.clear();
   began_ = news;
+  if (options_.begins) options_.begins(news.from_disk);
   return news;
 }
 

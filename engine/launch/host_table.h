@@ -23,6 +23,13 @@ struct HostEnd {
   std::int64_t newest = -1;    // iteration of which each of its ranks has a copy in memory
 };
 
+// How large an attempt is.
+struct AttemptSize {
+  std::int64_t nodes = 0;  // places
+  std::int64_t dp = 0;     // data-parallel ranks of the layout
+  bool operator==(const AttemptSize&) const = default;
+};
+
 // What follows an attempt.
 struct Sequel {
   bool ends = false;                   // the run
@@ -39,11 +46,21 @@ class HostTable {
   struct Options {
     std::int64_t nodes = 1;  // places
     std::int64_t hosts = 1;  // numbers that hosts have, from 0; those from `nodes` on begin as spares
-    std::chrono::milliseconds patience{0};  // with hosts that are missing
+    // So many hosts have to be here for an attempt that follows another one. Fewer than `nodes`: the run goes on without the hosts that
+    // are lost, and more than half of `hosts`, so that at most one of two groups that do not see each other does.
+    std::int64_t min_nodes = 1;
+    std::int64_t dp = 1;                     // of attempts with all places
+    std::chrono::milliseconds last_call{0};  // for hosts that are lost, before the run goes on without them
+    std::chrono::milliseconds patience{
+        0};  // with hosts that are missing, and that the run cannot go on without
     std::chrono::milliseconds settling{0};  // within which hosts come to one that has begun to lead
     int lost_code = 0;                      // of a run that hosts are missing of
     // After so many attempts; `ends`: of the hosts that had a place and are still here.
     std::function<Sequel(std::int64_t attempts, const std::vector<HostEnd>& ends)> judge;
+    // The largest attempt for so many hosts, fewer than `nodes`; nullopt: it is still looked for; without places: there is none.
+    std::function<std::optional<AttemptSize>(std::int64_t hosts)> fit;
+    // An attempt begins, from the disk or from what is in memory.
+    std::function<void(bool from_disk)> begins;
   };
   // What a host says of itself when it comes.
   struct Facts {
@@ -52,6 +69,7 @@ class HostTable {
     std::string ranks_at;         // where rank 0 would listen there
     std::int64_t generation = 0;  // of the attempt that it knows; 0: none
     std::int64_t node = -1;       // its place in that; −1: it is a spare
+    AttemptSize size = {};        // of that
   };
   struct News {
     bool over = false;  // the run, with:
@@ -60,10 +78,12 @@ class HostTable {
     std::int64_t generation = 0;  // else an attempt begins
     std::string ranks_at;         // where rank 0 listens
     bool from_disk = false;
+    AttemptSize size = {};
     std::map<std::int64_t, std::int64_t> nodes;  // host → its place; others are spares
   };
 
-  explicit HostTable(Options options) : options_(std::move(options)) {}
+  explicit HostTable(Options options)
+      : options_(std::move(options)), size_{.nodes = options_.nodes, .dp = options_.dp} {}
 
   // From the beginning, or from where the one that led before has left it; `expected`: hosts that are waited for until `by`.
   void Take(std::int64_t generation, std::set<std::int64_t> expected, Clock::time_point by,
@@ -95,12 +115,17 @@ class HostTable {
 
   bool AttemptIsOver(Clock::time_point now) const;
   void JudgeAttempt(Clock::time_point now);
-  std::optional<News> Begin();
-  // node → host; fewer nodes than there are where hosts are missing.
-  std::map<std::int64_t, std::int64_t> Assign(bool by_blame) const;
-  std::int64_t HostFor(std::int64_t node, const std::set<std::int64_t>& taken, bool by_blame) const;
+  std::int64_t CountHere(bool with_blamed) const;
+  // Of the next attempt; nullopt: hosts are missing for it.
+  std::optional<AttemptSize> NextSize(Clock::time_point now) const;
+  std::optional<News> Begin(const AttemptSize& size);
+  // node → host; fewer than `nodes` where hosts are missing.
+  std::map<std::int64_t, std::int64_t> Assign(std::int64_t nodes, bool by_blame) const;
+  std::int64_t HostFor(std::int64_t node, std::int64_t nodes, const std::set<std::int64_t>& taken,
+                       bool by_blame) const;
 
   const Options options_;
+  AttemptSize size_;  // of the attempt, or of the last one
   std::int64_t generation_ = 0;
   bool runs_ = false;  // an attempt
   bool over_ = false;
@@ -110,7 +135,7 @@ class HostTable {
   std::set<std::int64_t> expected_;
   std::set<std::int64_t> late_;  // hosts that have yet to hear of the attempt
   News began_;                   // of the attempt
-  Clock::time_point expected_by_, missing_until_, not_before_;
+  Clock::time_point expected_by_, last_call_until_, missing_until_, not_before_;
   std::string text_;  // for the next attempt
   bool from_disk_ = false;
 };

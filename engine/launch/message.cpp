@@ -48,11 +48,12 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kCopy:
       return {true, 3};
     case MessageKind::kStoreCopy:
-    case MessageKind::kAttempt:
       return {true, 5};
-    case MessageKind::kHostEnded:
-      return {true, 7};
     case MessageKind::kHostHere:
+      return {true, 6};
+    case MessageKind::kHostEnded:
+    case MessageKind::kAttempt:
+      return {true, 7};
     case MessageKind::kProgress:
       return {true, 4};
     case MessageKind::kHello:

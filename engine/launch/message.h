@@ -41,11 +41,11 @@ enum class MessageKind : std::uint8_t {
   kCopy,    // iteration, note, bytes; these follow
   kReady,
   // From a host to the one that leads (roster.h).
-  kHostHere,  // where it would lead, where rank 0 would listen, the attempt that it knows, its place there (-1: it is a spare)
+  kHostHere,  // where it would lead, where rank 0 would listen, the attempt that it knows, its place there (-1: it is a spare), its places, its dp
   kHostEnded,  // where rank 0 would listen next, attempt, exit code, "1": asked to stop, "1": is to blame, verdict, newest copy
   // From the host that leads.
-  kHosts,     // a line each: host, where it would lead
-  kAttempt,   // number, the host's place (-1: it is a spare), where rank 0 listens, "1": from the disk, text
+  kHosts,  // a line each: host, where it would lead
+  kAttempt,  // number, the host's place (-1: it is a spare), where rank 0 listens, "1": from the disk, places, dp, text
   kRunOver,   // exit code, text
   kLeaderAt,  // where
   // Behind bytes of a connection.

@@ -10,7 +10,7 @@
 
 namespace engine::launch {
 
-inline constexpr const char* kMagic = "engine rendezvous 3";  // the number is the protocol's version
+inline constexpr const char* kMagic = "engine rendezvous 4";  // the number is the protocol's version
 
 // How often each end says that it lives, and looks whether the others do.
 inline Milliseconds TickOf(const RendezvousOptions& options) {

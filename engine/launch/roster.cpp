@@ -53,11 +53,11 @@ Roster::Turn Roster::Next(const std::optional<HostEnd>& end, const std::function
   std::unique_lock<std::mutex> lock(mutex_);
   // What became of an attempt that others have replaced by a newer one is nothing to them.
   if (end && begun_ == generation_) TellEnd(*end);
-  const bool is_spare = options_.host >= options_.table.nodes;
   while (!turn_) {
     changed_.wait_for(lock, kLook);
     if (turn_ || !stop_comes()) continue;
-    if (is_spare && node_ < 0)
+    // A spare, from the beginning or since the last attempt began.
+    if (node_ < 0 && (generation_ > 0 || options_.host >= options_.table.nodes))
       return Turn{.over = true, .code = options_.stopped_code, .text = "", .ranks_at = {}, .listener = {}};
     TellEnd({.code = options_.stopped_code, .asked_to_stop = true, .verdict = ""});
   }
@@ -191,7 +191,8 @@ void Roster::Converse(Descriptor socket) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stream.Queue(Encode({MessageKind::kHostHere,
-                         {successor_at_, ranks_at_, std::to_string(generation_), std::to_string(node_)}}));
+                         {successor_at_, ranks_at_, std::to_string(generation_), std::to_string(node_),
+                          std::to_string(size_.nodes), std::to_string(size_.dp)}}));
     says_end_ = end_.has_value();
   }
   for (;;) {
@@ -253,18 +254,21 @@ bool Roster::TakeIn(const WireMessage& message) {
     }
     case MessageKind::kAttempt: {
       const absl::StatusOr<Endpoint> ranks_at = ParseEndpoint(fields[2]);
-      if (!ranks_at.ok()) return false;
+      const AttemptSize size{.nodes = NumberOf(fields[4]), .dp = NumberOf(fields[5])};
+      if (!ranks_at.ok() || size.nodes < 1 || size.dp < 1) return false;
       const std::lock_guard<std::mutex> lock(mutex_);
       if (NumberOf(fields[0]) <= generation_) return true;  // it is told to one that did not know
       generation_ = NumberOf(fields[0]);
       node_ = NumberOf(fields[1]);
+      size_ = size;
       end_.reset();
       if (node_ < 0) return true;
       turn_.emplace(Turn{.over = false,
                          .code = 0,
-                         .text = fields[4],
+                         .text = fields[6],
                          .generation = generation_,
                          .node = node_,
+                         .size = size,
                          .ranks_at = *ranks_at,
                          .listener = node_ == 0 ? std::move(ranks_listener_) : Descriptor(),
                          .from_disk = fields[3] == "1"});

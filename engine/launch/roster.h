@@ -43,6 +43,7 @@ class Roster {
     std::string text;             // for a person; may be empty
     std::int64_t generation = 0;  // else this attempt begins
     std::int64_t node = 0;        // this host's place in it
+    AttemptSize size = {};        // of it
     Endpoint ranks_at;            // where rank 0 listens
     Descriptor listener;          // there, where this host has place 0
     bool from_disk = false;       // whatever is in memory
@@ -86,6 +87,7 @@ class Roster {
   Descriptor ranks_listener_;  // of rank 0 of the next attempt, should it be here
   std::string ranks_at_;
   std::int64_t generation_ = 0, node_ = -1;  // of the attempt that this host knows last
+  AttemptSize size_;                         // of it
   std::int64_t begun_ = 0;                   // the attempt of the last turn
   std::optional<HostEnd> end_;               // of the attempt that this host knows last
   bool says_end_ = false;                    // it is still to be told

@@ -131,7 +131,8 @@ void RosterLeader::TakeInOfHost(Connection& from, const WireMessage& message) {
                           .successor_at = fields[0],
                           .ranks_at = fields[1],
                           .generation = NumberOf(fields[2]),
-                          .node = NumberOf(fields[3])},
+                          .node = NumberOf(fields[3]),
+                          .size = {.nodes = NumberOf(fields[4]), .dp = NumberOf(fields[5])}},
                          Clock::now());
     case MessageKind::kHostEnded:
       return table_.End(host, NumberOf(fields[1]),
@@ -164,7 +165,8 @@ void RosterLeader::Tell(const HostTable::News& news) {
     seat.connection->Queue(
         MessageKind::kAttempt,
         {std::to_string(news.generation), place == news.nodes.end() ? "-1" : std::to_string(place->second),
-         news.ranks_at, news.from_disk ? "1" : "0", news.text});
+         news.ranks_at, news.from_disk ? "1" : "0", std::to_string(news.size.nodes),
+         std::to_string(news.size.dp), news.text});
   }
 }
 

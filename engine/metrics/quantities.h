@@ -126,7 +126,8 @@ inline constexpr Quantity kRankBusy{
     .help =
         "From the beginning of an iteration to that of its update, by rank, in the last one that was logged.",
     .each = Quantity::Each::kRank};
-inline constexpr Quantity kWorldSize{.tag = "world-size",
+inline constexpr Quantity kWorldSize{.key = "ranks",
+                                     .tag = "world-size",
                                      .over_samples = true,
                                      .metric = "engine_ranks",
                                      .help = "Ranks of the run.",

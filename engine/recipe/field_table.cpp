@@ -817,6 +817,26 @@ Rows ClusterRows() {
           .Unit("times")
           .Doc("How often the job starts again after a failure that another try may cure, or after a stop; "
                "0: never."),
+      FIELD(launch.max_restarts)
+          .Between(0, kMaxDegree)
+          .Unit("times")
+          .Doc("How often the ranks start again within the job, from the newest checkpoint, after one was "
+               "lost: "
+               "engine run --max-restarts. 0: the job ends, and the scheduler starts it again."),
+      FIELD(launch.spares)
+          .Between(0, kMaxDegree)
+          .Unit("nodes")
+          .Doc("Nodes beside those of the layout, which stand in for lost ones: engine run --spares. Fewer "
+               "than "
+               "the layout's; with max_restarts."),
+      FIELD(launch.min_nodes)
+          .Between(0, kMaxDegree)
+          .Unit("nodes")
+          .Doc(
+              "How few nodes the run goes on with, on fewer data-parallel ranks, where nodes are lost and no "
+              "spare is left: engine run --min-nodes. More than half of all; with max_restarts. 0: all of "
+              "the "
+              "layout's."),
       FIELD(check.allow)
           .Words(WarningCodes())
           .Doc("Warnings of engine check that are meant: it does not give them (docs/warnings.md)."),

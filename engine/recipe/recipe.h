@@ -325,6 +325,8 @@ struct Launch {
   std::int64_t grace_period_s = 300;  // from the signal that asks the run to save, to its end
   std::int64_t time_limit_s = 0;      // of the job; 0: none
   std::int64_t retries = 100;         // after what another try may cure, or a stop; 0: none
+  // Within the job: how often ranks are started again, nodes beside those of the layout, and how few the run goes on with (0: all).
+  std::int64_t max_restarts = 0, spares = 0, min_nodes = 0;
 };
 
 struct Check {

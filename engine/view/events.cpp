@@ -22,6 +22,11 @@ Event EventOf(const Interruption& interruption) {
           fmt::format("resumed after {}", Duration(interruption.seconds))};
 }
 
+Event EventOf(const ResizedView& resized) {
+  return {Kind::kResized, resized.iteration, resized.began_unix_s, 0,
+          fmt::format("{} ranks instead of {}", resized.ranks, resized.ranks_before)};
+}
+
 Event EventOf(const FaultView& fault) {
   return {Kind::kFault, fault.iteration, fault.unix_s, 0, Printable(fault.fault)};
 }
@@ -66,6 +71,7 @@ std::vector<Event> EventsOf(const RunView& view) {
   if (view.first_iteration > 0)
     events.push_back({Kind::kStart, view.first_iteration, view.first_began_unix_s, 0, "first iteration"});
   AddEvents(view.time.listed(), &events);
+  AddEvents(view.resized_records, &events);
   AddEvents(view.fault_records, &events);
   if (view.nan_iteration > 0)
     events.push_back(

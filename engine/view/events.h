@@ -12,8 +12,18 @@
 namespace engine::view {
 
 struct Event {
-  enum class Kind { kStart, kInterruption, kFault, kNotFinite, kSkipped, kEvaluation, kCheckpoint, kEnd };
-  static constexpr std::array kNames = {"start",   "interruption", "fault",      "not finite",
+  enum class Kind {
+    kStart,
+    kInterruption,
+    kResized,
+    kFault,
+    kNotFinite,
+    kSkipped,
+    kEvaluation,
+    kCheckpoint,
+    kEnd
+  };
+  static constexpr std::array kNames = {"start",   "interruption", "ranks",      "fault", "not finite",
                                         "skipped", "evaluation",   "checkpoint", "end"};
 
   Kind kind = Kind::kStart;

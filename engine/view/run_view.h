@@ -65,6 +65,13 @@ struct SkippedView {
   double ended_unix_s = 0, seconds = 0;  // when the last ended, and how long all took
 };
 
+// An iteration before which the run got more or fewer ranks.
+struct ResizedView {
+  std::int64_t iteration = 0;
+  double began_unix_s = 0;  // 0: not known
+  std::int64_t ranks_before = 0, ranks = 0;
+};
+
 // A line of faults.jsonl (docs/faults.md).
 struct FaultView {
   std::int64_t iteration = 0;
@@ -93,6 +100,7 @@ struct RunView {
   std::deque<Recent> recent;
   double last_evaluation_s = 0, last_save_s = 0;  // how long each took
   std::vector<double> rank_busy_ms;               // by rank, of the last iteration that was logged
+  std::int64_t world = 0;                         // ranks of the last iteration; 0: not known
   RankHistory ranks;
   std::optional<EvaluationView> last_evaluation, best_evaluation;
   std::int64_t evaluations = 0, checkpoints = 0, skipped_stretches = 0, faults = 0;  // all there were
@@ -100,6 +108,7 @@ struct RunView {
   std::vector<EvaluationView> evaluation_records;
   std::vector<CheckpointView> checkpoint_records;
   std::vector<SkippedView> skipped_records;
+  std::vector<ResizedView> resized_records;
   std::vector<FaultView> fault_records;
   std::vector<std::int64_t> kept_checkpoints;  // iterations that have a folder, rising
   std::optional<std::int64_t> checkpoint_being_written;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine/base/json.h"
 
@@ -28,6 +29,14 @@ bool Has(const object& record, std::string_view key) { return record[key].error(
 double EndOf(const object& record) {
   std::string_view text;
   return record["timestamp"].get(text) == simdjson::SUCCESS ? UnixSecondsOf(text) : 0;
+}
+
+void TakeWorld(const object& record, std::int64_t iteration, double began_unix_s, RunView* view) {
+  std::int64_t ranks = 0;
+  if (record[metrics::kWorldSize.key].get(ranks) != simdjson::SUCCESS) return;
+  const std::int64_t before = std::exchange(view->world, ranks);
+  if (before != 0 && before != ranks)
+    RunView::Keep(ResizedView{iteration, began_unix_s, before, ranks}, &view->resized_records);
 }
 
 void TakeRanks(const object& record, std::int64_t iteration, RunView* view) {
@@ -80,6 +89,7 @@ void TakeIteration(const object& record, std::int64_t iteration, RunView* view) 
     view->nan_iteration = iteration;
     view->nan_ended_unix_s = last.ended_unix_s;
   }
+  TakeWorld(record, iteration, last.ended_unix_s > 0 ? last.ended_unix_s - seconds : 0, view);
   TakeRanks(record, iteration, view);
   view->last = std::move(last);
 }

@@ -120,6 +120,53 @@ TEST_CASE("jobs: a batch script runs on each node what was asked for, and is que
   }
 }
 
+TEST_CASE("jobs: spares, and nodes that the run may go on without, are asked for and told to the program") {
+  std::vector<std::string> sets = kTwoNodes;
+  sets.insert(sets.end(), {"parallelism.dp=20", "cluster.nodes=5", "training.global_batch=1200",
+                           "launch.max_restarts=20", "launch.spares=1", "launch.min_nodes=4"});
+  const recipe::Recipe recipe = Load(sets);
+  const std::string batch = FileOf(recipe, "slurm");
+  const auto holds = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK_MESSAGE(holds(batch, "#SBATCH --nodes=6\n"), batch);
+  CHECK(holds(batch, "#SBATCH --no-kill\n"));
+  CHECK(holds(batch, "srun --no-kill --kill-on-bad-exit=0"));
+  CHECK(holds(batch, " --max-restarts 20 --spares 1 --min-nodes 4 --nodes 5 "));
+  const std::string pytorch = FileOf(recipe, "pytorchjob");
+  CHECK_MESSAGE(holds(pytorch, "replicas: 5\n"), pytorch);  // and a master
+  for (const std::string scheduler : {"pytorchjob", "hyperpod", "jobset", "trainjob"}) {
+    std::string text = FileOf(recipe, scheduler);
+    INFO(text);
+    for (const char* part : {"--max-restarts", "\"20\"", "--spares", "--min-nodes", "\"4\""})
+      CHECK(holds(text, part));
+  }
+  const std::string jobset = FileOf(recipe, "jobset");
+  CHECK(holds(jobset, "parallelism: 6\n"));
+  CHECK(holds(jobset, "completions: 6\n"));
+  CHECK(holds(FileOf(recipe, "trainjob"), "numNodes: 6\n"));
+  const absl::StatusOr<Job> job = JobOf(recipe, "slurm");
+  REQUIRE(job.ok());
+  const std::string summary = Summary(recipe, *job, "slurm");
+  CHECK_MESSAGE(holds(summary, ": 5 nodes and 1 spare, 8 GPUs on each (40 ranks in all)\n"), summary);
+  CHECK(holds(summary, "4 nodes at least"));
+
+  const auto refused = [&](std::vector<std::string> more, const std::string& scheduler, const char* why) {
+    std::vector<std::string> all = sets;
+    all.insert(all.end(), more.begin(), more.end());
+    const std::string error = ErrorOf(all, scheduler);
+    CHECK_MESSAGE(holds(error, why), error);
+  };
+  refused({}, "mpijob", "mpirun starts the ranks of an MPIJob, and starts none of them again");
+  refused({"launch.max_restarts=0"}, "slurm", "launch.spares is for runs whose ranks start again");
+  refused({"launch.spares=5"}, "slurm", "launch.spares 5 are not fewer than the 5 nodes of the layout");
+  refused({"launch.min_nodes=3"}, "slurm",
+          "launch.min_nodes 3 is not between 4, more than half of all 6 nodes, and the 5 of the layout");
+  refused({"launch.min_nodes=6"}, "slurm", "launch.min_nodes 6 is not between 4");
+  const std::string alone = ErrorOf({"launch.max_restarts=1"}, "slurm");
+  CHECK_MESSAGE(holds(alone, "the run is one process"), alone);
+}
+
 TEST_CASE("jobs: what a scheduler must know and a recipe does not say is an error at its key") {
   const std::string image = ErrorOf({}, "jobset");
   CHECK_MESSAGE(

@@ -9,7 +9,7 @@
 
 namespace engine::launch {
 
-inline constexpr const char* kProtocol = "engine rendezvous 3";
+inline constexpr const char* kProtocol = "engine rendezvous 4";
 
 // The next message, which must come within 10 s.
 WireMessage Receive(FrameStream& stream);

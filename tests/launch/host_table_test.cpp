@@ -15,31 +15,50 @@ using Places = std::map<std::int64_t, std::int64_t>;  // host → place
 
 // A table at a time that the test moves, and what it was asked to judge.
 struct TestTable {
-  explicit TestTable(std::int64_t nodes, std::int64_t hosts) : table(Options(nodes, hosts)) {
+  // `min_nodes`: 0: as many as there are places.
+  explicit TestTable(std::int64_t nodes, std::int64_t hosts, std::int64_t min_nodes = 0)
+      : table(Options(nodes, hosts, min_nodes)) {
     std::set<std::int64_t> expected;
     for (std::int64_t node = 0; node < nodes; ++node) expected.insert(node);
     table.Take(0, expected, now + std::chrono::seconds(10), now);
   }
-  HostTable::Options Options(std::int64_t nodes, std::int64_t hosts) {
+  HostTable::Options Options(std::int64_t nodes, std::int64_t hosts, std::int64_t min_nodes) {
     return {.nodes = nodes,
             .hosts = hosts,
+            .min_nodes = min_nodes == 0 ? nodes : min_nodes,
+            .dp = 2 * nodes,
+            .last_call = std::chrono::seconds(3),
             .patience = std::chrono::seconds(10),
             .settling = std::chrono::seconds(4),
             .lost_code = kLost,
-            .judge = [this](std::int64_t attempts, const std::vector<HostEnd>& ends) {
-              judged.push_back(ends.size());
-              Sequel next = sequel;
-              next.text = "attempt " + std::to_string(attempts);
-              return next;
-            }};
+            .judge =
+                [this](std::int64_t attempts, const std::vector<HostEnd>& ends) {
+                  judged.push_back(ends.size());
+                  Sequel next = sequel;
+                  next.text = "attempt " + std::to_string(attempts);
+                  return next;
+                },
+            .fit =
+                [this](std::int64_t here) {
+                  asked.push_back(here);
+                  return fits;
+                },
+            .begins = [this](bool is_from_disk) { from_disk = is_from_disk; }};
   }
-  void Come(std::int64_t host, std::int64_t generation = 0, std::int64_t node = -1) {
+  // Of a host that has failed for good.
+  static HostEnd Suspect() {
+    HostEnd end = EndOf(4);
+    end.is_suspect = true;
+    return end;
+  }
+  void Come(std::int64_t host, std::int64_t generation = 0, std::int64_t node = -1, AttemptSize of = {}) {
     table.Come(host,
                {.process = "p" + std::to_string(host),
                 .successor_at = "s" + std::to_string(host),
                 .ranks_at = "r" + std::to_string(host),
                 .generation = generation,
-                .node = node},
+                .node = node,
+                .size = of},
                now);
   }
   void End(std::int64_t host, const HostEnd& end) {
@@ -57,6 +76,8 @@ struct TestTable {
     REQUIRE(!news->over);
     text = news->text;
     ranks_at = news->ranks_at;
+    size = news->size;
+    CHECK(news->from_disk == from_disk);
     return news->nodes;
   }
   bool IsQuiet() { return !table.Decide(now).has_value(); }
@@ -65,7 +86,11 @@ struct TestTable {
   Clock::time_point now = Clock::now();
   Sequel sequel;
   std::vector<std::size_t> judged;
+  std::optional<AttemptSize> fits;  // what there is for fewer hosts
+  std::vector<std::int64_t> asked;  // for so many
+  bool from_disk = false;
   std::string text, ranks_at;
+  AttemptSize size;
   HostTable table;
 };
 
@@ -106,13 +131,13 @@ TEST_CASE("host table: a connection alone that is lost, and comes again, changes
   t.Come(1);
   t.PlacesNow();
   t.table.Go(1, t.now);
-  t.Come(1, 1, 1);
+  t.Come(1, 1, 1, t.size);
   t.Wait(std::chrono::seconds(5));
   CHECK(t.IsQuiet());
   t.table.End(1, 0, t.EndOf(0), "");  // of no attempt that counts
   t.End(0, t.EndOf(0));
   t.table.Go(0, t.now);
-  t.Come(0, 1, 0);
+  t.Come(0, 1, 0, t.size);
   CHECK(t.IsQuiet());
   t.End(1, t.EndOf(0));
   t.sequel.ends = true;
@@ -171,11 +196,7 @@ TEST_CASE("host table: a host that is to blame makes place for a spare, while th
   CHECK(t.PlacesNow() == Places{{0, 0}, {1, 1}});
   t.End(0, t.EndOf(kLost));
   SUBCASE("its second failure") { t.End(1, t.EndOf(137, "rank 1 was killed")); }
-  SUBCASE("its device") {
-    HostEnd end = t.EndOf(4);
-    end.is_suspect = true;
-    t.End(1, end);
-  }
+  SUBCASE("its device") { t.End(1, t.Suspect()); }
   CHECK(t.PlacesNow() == Places{{0, 0}, {2, 1}});
   // The only one that is left for a lost host is taken, whoever is to blame.
   t.table.Go(0, t.now);
@@ -193,14 +214,131 @@ TEST_CASE("host table: a spare stands in for a host that never came") {
   CHECK(t.PlacesNow() == Places{{0, 0}, {2, 1}});
 }
 
+TEST_CASE("host table: without a spare the run goes on with fewer data-parallel ranks, after a last call") {
+  TestTable t(4, 4, 3);
+  for (const int host : {0, 1, 2, 3}) t.Come(host);
+  CHECK(t.PlacesNow().size() == 4);
+  CHECK(t.size == AttemptSize{.nodes = 4, .dp = 8});
+  t.table.Go(1, t.now);
+  for (const int host : {0, 2, 3}) t.End(host, t.EndOf(kLost));
+  t.Wait(std::chrono::seconds(1));  // its connection alone may have been lost
+  CHECK(t.IsQuiet());
+  t.Wait(std::chrono::milliseconds(2900));
+  CHECK(t.IsQuiet());
+  CHECK(t.asked.empty());
+  SUBCASE("it comes back") {
+    t.Come(1);
+    CHECK(t.PlacesNow() == Places{{0, 0}, {1, 1}, {2, 2}, {3, 3}});
+    CHECK(!t.from_disk);
+  }
+  SUBCASE("it does not") {
+    t.Wait(std::chrono::milliseconds(200));
+    CHECK(t.IsQuiet());  // the layout is looked for
+    CHECK(t.asked == std::vector<std::int64_t>{3});
+    SUBCASE("there is no layout") {
+      t.fits = AttemptSize{};
+      t.Wait(std::chrono::seconds(9));
+      CHECK(t.IsQuiet());
+      t.Wait(std::chrono::seconds(1));
+      const std::optional<HostTable::News> news = t.table.Decide(t.now);
+      REQUIRE(news);
+      CHECK(news->over);
+      CHECK(news->text == "3 of 4 hosts are here, and no layout with fewer data-parallel ranks fits them");
+    }
+    SUBCASE("there is one") {
+      t.fits = AttemptSize{.nodes = 3, .dp = 6};
+      CHECK(t.PlacesNow() == Places{{0, 0}, {3, 1}, {2, 2}});
+      CHECK(t.from_disk);
+      CHECK(t.size == *t.fits);
+      CHECK(
+          t.text ==
+          "attempt 1; on 3 hosts instead of 4, with dp 6 instead of 8 and the same global batch; host 3 (p3) "
+          "has place 1");
+      // Its end is that of its three places.
+      t.End(0, t.EndOf(kLost));
+      t.End(2, t.EndOf(kLost));
+      CHECK(t.IsQuiet());
+      SUBCASE("the next failure does not wait for the host that is long lost") {
+        t.End(3, t.EndOf(137, "killed"));
+        CHECK(t.PlacesNow() == Places{{0, 0}, {3, 1}, {2, 2}});
+        CHECK(!t.from_disk);
+        CHECK(t.text == "attempt 2");
+      }
+      SUBCASE("with a host that has come meanwhile the run has all of its ranks again") {
+        t.Come(1);
+        CHECK(t.IsQuiet());
+        t.End(3, t.EndOf(137, "killed"));
+        CHECK(t.PlacesNow() == Places{{0, 0}, {3, 1}, {2, 2}, {1, 3}});
+        CHECK(t.from_disk);
+        CHECK(t.size == AttemptSize{.nodes = 4, .dp = 8});
+        CHECK(t.text ==
+              "attempt 2; on 4 hosts instead of 3, with dp 8 instead of 6 and the same global batch; host 1 "
+              "(p1) has place 3");
+      }
+      SUBCASE("half of the hosts do not go on") {
+        t.fits = AttemptSize{.nodes = 2, .dp = 4};
+        t.table.Go(3, t.now);
+        t.Wait(std::chrono::seconds(4));
+        CHECK(t.IsQuiet());
+        t.Wait(std::chrono::seconds(14));
+        const std::optional<HostTable::News> news = t.table.Decide(t.now);
+        REQUIRE(news);
+        CHECK(news->over);
+        CHECK(news->text == "3 hosts are needed, and 2 are here");
+      }
+    }
+  }
+}
+
+TEST_CASE("host table: a run begins with all of its hosts, whatever it may go on with") {
+  TestTable t(4, 4, 3);
+  for (const int host : {0, 1, 3}) t.Come(host);
+  t.fits = AttemptSize{.nodes = 3, .dp = 6};
+  t.Wait(std::chrono::seconds(11));
+  const std::optional<HostTable::News> news = t.table.Decide(t.now);
+  REQUIRE(news);
+  CHECK(news->over);
+  CHECK(news->text == "4 hosts are needed, and 3 are here");
+}
+
+TEST_CASE("host table: a host to blame is left out at once where the run may go on without it") {
+  TestTable t(4, 4, 3);
+  for (const int host : {0, 1, 2, 3}) t.Come(host);
+  t.PlacesNow();
+  for (const int host : {0, 1, 3}) t.End(host, t.EndOf(kLost));
+  t.End(2, t.Suspect());
+  // A layout on two of the three: the third has no place.
+  t.fits = AttemptSize{.nodes = 2, .dp = 4};
+  CHECK(t.PlacesNow() == Places{{0, 0}, {1, 1}});
+  // Where two are to blame, fewer are left than the run needs, and all are taken.
+  t.End(0, t.EndOf(kLost));
+  t.End(1, t.Suspect());
+  CHECK(t.PlacesNow().size() == 4);
+  CHECK(t.asked == std::vector<std::int64_t>{3});
+}
+
+TEST_CASE("host table: whoever leads on has the size of the attempt from the hosts") {
+  TestTable t(4, 4, 3);
+  t.table.Take(7, {1, 2, 3}, t.now + std::chrono::seconds(4), t.now);
+  const AttemptSize smaller{.nodes = 3, .dp = 6};
+  t.Come(1, 7, 1, smaller);
+  t.Come(2, 7, 2, smaller);
+  t.Come(3, 7, 0, smaller);
+  for (const int host : {1, 2, 3}) t.End(host, t.EndOf(kLost));
+  t.fits = smaller;
+  CHECK(t.PlacesNow() == Places{{3, 0}, {1, 1}, {2, 2}});
+  CHECK(!t.from_disk);
+}
+
 TEST_CASE("host table: whoever leads on takes the places from the hosts themselves") {
   TestTable t(3, 4);
+  const AttemptSize whole{.nodes = 3, .dp = 6};
   t.table.Take(7, {1, 2, 3}, t.now + std::chrono::seconds(4), t.now);
-  t.Come(1, 7, 1);
-  t.Come(3, 7, -1);
+  t.Come(1, 7, 1, whole);
+  t.Come(3, 7, -1, whole);
   t.End(1, t.EndOf(kLost));
   CHECK(t.IsQuiet());  // host 2 is on its way
-  t.Come(2, 7, 2);
+  t.Come(2, 7, 2, whole);
   CHECK(t.IsQuiet());  // its ranks have not ended
   t.End(2, t.EndOf(kLost));
   CHECK(t.PlacesNow() == Places{{1, 1}, {2, 2}, {3, 0}});
@@ -210,12 +348,13 @@ TEST_CASE("host table: whoever leads on takes the places from the hosts themselv
 
 TEST_CASE("host table: a host 0 that is started anew, and that others come to, has the places from them") {
   TestTable t(2, 3);
+  const AttemptSize whole{.nodes = 2, .dp = 4};
   t.Come(0);
-  t.Come(2, 3, 0);
+  t.Come(2, 3, 0, whole);
   t.End(2, t.EndOf(kLost));
   CHECK(t.IsQuiet());  // host 1 may be on its way
   SUBCASE("it is") {
-    t.Come(1, 3, 1);
+    t.Come(1, 3, 1, whole);
     CHECK(t.IsQuiet());
     t.End(1, t.EndOf(kLost));
     CHECK(t.PlacesNow() == Places{{1, 1}, {2, 0}});

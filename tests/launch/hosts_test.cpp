@@ -1,10 +1,16 @@
 // Hosts that are lost, through the program: others take their places, and the run ends with the bits of an undisturbed one.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
+#include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/launch/socket.h"
@@ -16,6 +22,17 @@ namespace {
 using cli::Contains;
 using cli::RunProgram;
 using cli::TinyRun;
+
+// Of a run's iterations, in order.
+std::vector<double> LossNumbersOf(const std::string& out) {
+  std::ifstream file(out + "/metrics.jsonl");
+  std::vector<double> losses;
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (record.contains("loss")) losses.push_back(record["loss"].get<double>());
+  }
+  return losses;
+}
 
 bool IsPortFree(int port) { return Listen({"127.0.0.1", port}).ok(); }
 
@@ -69,6 +86,42 @@ TEST_CASE("spares: four hosts lose two that are each other's partners, and go on
   CHECK(!HasOrphans(tiny));
 }
 
+TEST_CASE("fewer hosts: without a spare the run goes on with fewer data-parallel ranks, from the disk") {
+  const TinyRun tiny;
+  const std::string twelve =
+      " --set training.global_batch=12 --set training.micro_batch=1 --set checkpoint.interval=2 "
+      "--set checkpoint.background=false --set checkpoint.keep=9 --threads 2 ";
+  const std::string four = twelve + "--set parallelism.dp=4 ";
+  const std::string whole = tiny.out + "_whole";
+  REQUIRE(RunProgram("run " + tiny.recipe + kKept + four + "--out " + whole).exit_code == 0);
+  EmulatedHosts hosts(
+      tiny, "--min-nodes 3 --last-call-timeout 0.1 --fault rank=0,iteration=6,at=forward,kind=hang:60" + four,
+      {.nodes = 4});
+  REQUIRE_MESSAGE(WaitForFault(tiny.out), hosts.At(0).log());
+  hosts.At(0).KillAll();  // the one that leads
+  for (const int host : {1, 2, 3}) CHECK_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
+  CHECK_MESSAGE(Contains(hosts.At(1).log(),
+                         "on 3 hosts instead of 4, with dp 3 instead of 4 and the same global batch; host "),
+                hosts.At(1).log());
+  CHECK(!HasOrphans(tiny));
+  // The oracle: what a person would do by hand.
+  const std::string by_hand = tiny.out + "_by_hand";
+  std::filesystem::copy(whole, by_hand, std::filesystem::copy_options::recursive);
+  for (const char* later : {"6", "8"}) {
+    std::filesystem::remove_all(by_hand + "/checkpoints/iteration_000000" + later);
+  }
+  REQUIRE(RunProgram("run " + tiny.recipe + kKept + twelve + "--set parallelism.dp=3 --out " + by_hand)
+              .exit_code == 0);
+  CHECK(LossesOf(tiny.out) == LossesOf(by_hand));
+  CHECK(ShardsOf(tiny.out, 8) == ShardsOf(by_hand, 8));
+  // Sums over the batch in another order: float32's epsilon, 1.2e-7, times a few iterations of AdamW.
+  const std::vector<double> losses = LossNumbersOf(tiny.out);
+  const std::vector<double> undisturbed = LossNumbersOf(whole);
+  REQUIRE(losses.size() == 8);
+  for (std::size_t i = 0; i < 8; ++i)
+    CHECK(std::abs(losses[i] - undisturbed[i]) <= (i < 4 ? 0 : 1e-5 * undisturbed[i]));
+}
+
 TEST_CASE(
     "spares: a rank that fails twice on a host has it replaced; the run's end, and a stop, reach spares") {
   const TinyRun tiny;
@@ -90,6 +143,22 @@ TEST_CASE(
   for (const int host : {0, 1, 2}) CHECK_MESSAGE(stopped.At(host).Wait(60) == 0, stopped.At(host).log());
   CHECK(Contains(stopped.At(0).log(), "stopped by a signal after iteration "));
   CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("spares: a rank 0 that begins again waits for one that is not heard of to let the folder go") {
+  const TinyRun tiny;
+  Background run(tiny, "again",
+                 "run " + tiny.recipe + kKept +
+                     "--max-restarts 1 --fault rank=0,iteration=1,at=forward,kind=kill --out " + tiny.out);
+  const auto pauses = [&] { return Contains(run.log(), "restart 1 of 1 in 1 s"); };
+  for (int i = 0; i < 4000 && !pauses(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  REQUIRE_MESSAGE(pauses(), run.log());
+  {
+    const Descriptor folder(open(tiny.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    REQUIRE(flock(folder.number(), LOCK_EX | LOCK_NB) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1400));  // rank 0 is there before this is over
+  }
+  CHECK_MESSAGE(run.Wait(60) == 0, run.log());
 }
 
 TEST_CASE("spares: an error of the recipe's, or of one host, ends the run on all, with its code") {

@@ -180,6 +180,11 @@ TEST_CASE("processes: what is refused before anything starts") {
       "or an address of node 0, as in node0:29500, the same on all nodes",
       "ENGINE_TOKEN=t");
   refused("--nodes 3 --coordinator a:1", 2, "--nodes 3 do not share the recipe's 2 ranks evenly");
+  refused("--nodes 2 --min-nodes 1 --max-restarts 1", 2,
+          "--min-nodes 1 is not more than half of all 2 hosts: the two halves of a network that is cut could "
+          "then both go on; give at least 2");
+  refused("--nodes 2 --min-nodes 3", 2, "--min-nodes 3 is more than --nodes 2");
+  refused("--nodes 3 --min-nodes 2", 2, "fewer hosts where ranks are started again: --max-restarts N");
   refused("--nodes 2 --node-rank 2", 2, "--node-rank 2 is not below --nodes 2");
   refused("--nodes 2 --coordinator a:1", 2, "several nodes need a token");
   refused("--nodes 2 --coordinator a:1 --token-file /nowhere", 2, "--token-file /nowhere: cannot be read");

@@ -26,19 +26,23 @@ struct Rosters {
     for (std::int64_t host = 0; host < hosts; ++host) hosts_here.push_back(nullptr);
     options.table = {.nodes = nodes,
                      .hosts = hosts,
+                     .min_nodes = nodes,
                      .patience = std::chrono::seconds(20),
                      .settling = std::chrono::milliseconds(2400),
                      .lost_code = kLostHere,
-                     .judge = [](std::int64_t attempts, const std::vector<HostEnd>& ends) {
-                       Sequel sequel;
-                       sequel.text = fmt::format("attempt {} ended", attempts);
-                       for (const HostEnd& end : ends) {
-                         if (end.code != 0 && !end.asked_to_stop) continue;
-                         sequel.ends = true;
-                         sequel.code = end.code;
-                       }
-                       return sequel;
-                     }};
+                     .judge =
+                         [](std::int64_t attempts, const std::vector<HostEnd>& ends) {
+                           Sequel sequel;
+                           sequel.text = fmt::format("attempt {} ended", attempts);
+                           for (const HostEnd& end : ends) {
+                             if (end.code != 0 && !end.asked_to_stop) continue;
+                             sequel.ends = true;
+                             sequel.code = end.code;
+                           }
+                           return sequel;
+                         },
+                     .fit = {},
+                     .begins = {}};
     options.coordinator = endpoint;
     options.token = "token";
     options.heartbeat_timeout = std::chrono::milliseconds(800);
@@ -138,6 +142,40 @@ TEST_CASE(
     const Roster::Turn over = turn->get();
     CHECK(over.over);
     CHECK(over.code == 0);
+  }
+}
+
+TEST_CASE("roster: without a spare all hosts hear of a smaller attempt, and of the next one with all again") {
+  Rosters run(3, 3);
+  run.options.table.min_nodes = 2;
+  run.options.table.dp = 6;
+  run.options.table.last_call = std::chrono::milliseconds(100);
+  run.options.table.fit = [](std::int64_t hosts) {
+    return std::optional<AttemptSize>({.nodes = hosts, .dp = 4});
+  };
+  run.StartAll();
+  std::future<Roster::Turn> first = run.Next(0);
+  std::future<Roster::Turn> second = run.Next(1);
+  CHECK(run.Next(2).get().size == AttemptSize{.nodes = 3, .dp = 6});
+  first.get();
+  second.get();
+  run.Lose(0);  // which leads
+  first = run.Next(1, kLostHere);
+  second = run.Next(2, kLostHere);
+  const Roster::Turn smaller = first.get();
+  CHECK(smaller.size == AttemptSize{.nodes = 2, .dp = 4});
+  CHECK(smaller.from_disk);
+  CHECK(second.get().size == smaller.size);
+
+  run.Start(0, "another");
+  std::future<Roster::Turn> back = run.Next(0);
+  CHECK(back.wait_for(std::chrono::milliseconds(1500)) == std::future_status::timeout);
+  first = run.Next(1, kLostHere);
+  second = run.Next(2, kLostHere);
+  for (std::future<Roster::Turn>* turn : {&back, &first, &second}) {
+    const Roster::Turn whole = turn->get();
+    CHECK(!whole.over);
+    CHECK(whole.size == AttemptSize{.nodes = 3, .dp = 6});
   }
 }
 

@@ -96,7 +96,7 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
         "iterations\":0,"
         "\"elapsed_ms\":12.5,\"data_wait_ms\":0.0,\"tokens_per_second\":5120.0,"
         "\"tflops_per_device\":0.16,"
-        "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null}\n"
+        "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null,\"ranks\":2}\n"
         "{\"iteration\":2,\"timestamp\":\"TIME\",\"validation_loss\":0.1,\"elapsed_ms\":3.0}\n"
         "{\"iteration\":2,\"timestamp\":\"TIME\",\"saved_iteration\":2,\"save_seconds\":1.5,\"stall_"
         "seconds\":1.75}\n");

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,22 @@ TEST_CASE("events: of all files, in the order of time") {
             R"({"outcome":"finished","iteration":26,"ended":")" + Stamp(kBegin + 115) + "\"}");
   RunReader again = ReaderOfEvents(run, MetricsText().RunTo(21).Pause(100).RunTo(26).text());
   CHECK(TextsOf(again.view()).back() == "end 26 at 115.50 for 0.00: finished");
+}
+
+TEST_CASE("events: a run that goes on with another number of ranks") {
+  const MadeUpRun run;
+  std::string text = IterationLine(1, 0.5, "");  // of an older version
+  text += IterationLine(2, 1.0, R"(,"ranks":4)");
+  text += IterationLine(3, 5.0, R"(,"ranks":3,"resumed_iteration":2)");
+  text += IterationLine(4, 5.5, R"(,"ranks":3)");
+  text += IterationLine(5, 9.0, R"(,"ranks":4)");
+  const RunReader reader = ReaderOfEvents(run, text);
+  const std::vector<std::string> texts = TextsOf(reader.view());
+  const auto holds = [&](const char* text) { return std::count(texts.begin(), texts.end(), text) == 1; };
+  CHECK(holds("ranks 3 at 4.50 for 0.00: 3 ranks instead of 4"));
+  CHECK(holds("ranks 5 at 8.50 for 0.00: 4 ranks instead of 3"));
+  CHECK(std::count_if(texts.begin(), texts.end(),
+                      [](const std::string& event) { return event.starts_with("ranks "); }) == 2);
 }
 
 TEST_CASE("events: iterations without an update in a row are one, and numbers that are not finite one") {

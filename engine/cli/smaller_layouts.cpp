@@ -1,0 +1,43 @@
+#include "engine/cli/smaller_layouts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace engine::cli {
+
+std::vector<std::string> SettingsOf(const launch::AttemptSize& size, const recipe::Recipe& recipe) {
+  if (size.dp == recipe.parallelism.dp) return {};
+  std::vector<std::string> sets = {fmt::format("parallelism.dp={}", size.dp)};
+  if (recipe.cluster.nodes > 0) sets.push_back(fmt::format("cluster.nodes={}", size.nodes));
+  return sets;
+}
+
+std::optional<launch::AttemptSize> SmallerLayouts::For(std::int64_t hosts) {
+  auto found = found_.find(hosts);
+  if (found == found_.end()) {
+    std::shared_future<launch::AttemptSize> search =
+        std::async(std::launch::async, [this, hosts] { return Search(hosts); });
+    found = found_.emplace(hosts, std::move(search)).first;
+  }
+  if (found->second.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
+  return found->second.get();
+}
+
+launch::AttemptSize SmallerLayouts::Search(std::int64_t hosts) const {
+  const std::int64_t per_host = recipe_.world_size() / nodes_;
+  const std::int64_t per_copy =
+      recipe_.world_size() / recipe_.parallelism.dp;  // ranks of one copy of the model
+  const std::int64_t most = std::min(hosts * per_host / per_copy, recipe_.parallelism.dp - 1);
+  for (std::int64_t dp = most; dp > 0; --dp) {
+    const std::int64_t world = dp * per_copy;
+    std::int64_t nodes = (world + per_host - 1) / per_host;
+    while (nodes <= hosts && world % nodes != 0) ++nodes;
+    const launch::AttemptSize size{.nodes = nodes, .dp = dp};
+    if (nodes <= hosts && works_(SettingsOf(size, recipe_))) return size;
+  }
+  return {};
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,43 @@
+// The layouts of a run for fewer hosts than it has begun with: fewer data-parallel ranks, and all else as before.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/launch/host_table.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::cli {
+
+// What a recipe is told (--set) for an attempt of that size; nothing where it is the recipe's own.
+std::vector<std::string> SettingsOf(const launch::AttemptSize& size, const recipe::Recipe& recipe);
+
+// The largest attempts that hosts have room for, each found once.
+class SmallerLayouts {
+ public:
+  // Whether the recipe with these settings is right, and can be compiled for its devices. It is asked in another thread.
+  using Works = std::function<bool(const std::vector<std::string>& sets)>;
+
+  // `nodes`: hosts that the recipe's own layout is for; each has room for as many ranks as it has there.
+  SmallerLayouts(const recipe::Recipe& recipe, std::int64_t nodes, Works works)
+      : recipe_(recipe), nodes_(nodes), works_(std::move(works)) {}
+
+  // As HostTable::Options::fit has it. Of the layouts that work the one with the most data-parallel ranks, on as few hosts as have room
+  // for it and share its ranks equally.
+  std::optional<launch::AttemptSize> For(std::int64_t hosts);
+
+ private:
+  launch::AttemptSize Search(std::int64_t hosts) const;
+
+  const recipe::Recipe& recipe_;
+  const std::int64_t nodes_;
+  const Works works_;
+  std::map<std::int64_t, std::shared_future<launch::AttemptSize>> found_;  // by hosts
+};
+
+}  // namespace engine::cli
