@@ -125,7 +125,7 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
     CHECK(line.contains("rank_busy_ms") == logged);
     if (logged) CHECK(line["rank_busy_ms"].size() == 2);
     CHECK(line["consumed_tokens"] == 8 * 16 * iteration);
-    CHECK(line.size() == (logged ? 19 : 18));
+    CHECK(line.size() == (logged ? 20 : 19));
   }
   CHECK(iteration == 6);
   CHECK(saved == 3);

@@ -208,13 +208,13 @@ TEST_CASE("page: events over time, a lane a kind") {
             "text-anchor=\"end\">interruption</text><path class=\"c1\" style=\"fill:var(--c)\" "
             "d=\"M148.7 29h229.9v14H148.7z\""));
   CHECK(Has(page,
-            "text-anchor=\"end\">evaluation</text><path class=\"c5\" style=\"fill:var(--c)\" "
+            "text-anchor=\"end\">evaluation</text><path class=\"c6\" style=\"fill:var(--c)\" "
             "d=\"M123.5 49h3.2v14H123.5zM394.4 49h3.2v14H394.4z\""));
   CHECK(Has(page,
-            "text-anchor=\"end\">checkpoint</text><path class=\"c6\" style=\"fill:var(--c)\" "
+            "text-anchor=\"end\">checkpoint</text><path class=\"c7\" style=\"fill:var(--c)\" "
             "d=\"M134.5 69h6.3v14H134.5z\""));
   CHECK(Has(page,
-            "text-anchor=\"end\">end</text><path class=\"c7\" style=\"fill:var(--c)\" "
+            "text-anchor=\"end\">end</text><path class=\"c0\" style=\"fill:var(--c)\" "
             "d=\"M468.0 89h2.0v14H468.0z\""));
   CHECK(CountIn(page, ">fault</text>") == 0);
   CHECK(Has(page, "text-anchor=\"middle\">seconds</text>"));
