@@ -61,6 +61,8 @@ absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& ro
 }
 
 absl::Status DeleteCheckpoint(const std::string& root, std::int64_t iteration) {
+  const absl::StatusOr<std::int64_t> held = ReadIteration(IterationPath(root, iteration));
+  if (held.ok() && *held != iteration) return absl::OkStatus();
   const std::string doomed = DeletingPath(root, iteration);
   RETURN_IF_ERROR(RemoveUnlessLocked(doomed).status());
   RETURN_IF_ERROR(Rename(IterationPath(root, iteration), doomed));
@@ -108,11 +110,6 @@ absl::Status Retention::WentBack(std::int64_t iteration) {
   return absl::OkStatus();
 }
 
-absl::Status Retention::DeleteOwn(std::int64_t iteration) const {
-  const absl::StatusOr<std::int64_t> held = ReadIteration(IterationPath(root_, iteration));
-  return held.ok() && *held != iteration ? absl::OkStatus() : DeleteCheckpoint(root_, iteration);
-}
-
 bool Retention::IsWhole(std::int64_t iteration) {
   const absl::StatusOr<Reader> reader = Reader::Open(IterationPath(root_, iteration));
   if (!reader.ok()) return false;
@@ -124,7 +121,7 @@ bool Retention::IsWhole(std::int64_t iteration) {
 
 absl::Status Retention::Prune() {
   for (; !abandoned_.empty(); abandoned_.erase(abandoned_.begin()))
-    RETURN_IF_ERROR(DeleteOwn(*abandoned_.begin()));
+    RETURN_IF_ERROR(DeleteCheckpoint(root_, *abandoned_.begin()));
   if (keep_ < 1) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, ListIterations(root_));
   std::erase_if(iterations, [&](std::int64_t iteration) { return iteration > newest_; });
@@ -144,7 +141,7 @@ absl::Status Retention::Prune() {
   const std::int64_t oldest = *std::min_element(kept.begin(), kept.end());
   for (std::int64_t iteration : iterations) {
     if (iteration >= oldest) break;
-    RETURN_IF_ERROR(DeleteOwn(iteration));
+    RETURN_IF_ERROR(DeleteCheckpoint(root_, iteration));
   }
   return absl::OkStatus();
 }

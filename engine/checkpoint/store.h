@@ -25,7 +25,8 @@ absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& ro
                                                            std::vector<std::string>* reports,
                                                            std::int64_t last = kAnyIteration);
 
-// In two steps, rename and removal, so that a crash leaves no checkpoint with some of its files missing.
+// In two steps, rename and removal, so that a crash leaves no checkpoint with some of its files missing. Does nothing where the folder
+// holds another iteration than it is named for: somebody has renamed or copied it.
 absl::Status DeleteCheckpoint(const std::string& root, std::int64_t iteration);
 
 // Removes what processes that died left in ROOT: unfinished writes and deletions. A checkpoint that was just
@@ -59,8 +60,6 @@ class Retention {
 
  private:
   bool IsWhole(std::int64_t iteration);
-  // Does nothing where the folder holds another iteration than it is named for.
-  absl::Status DeleteOwn(std::int64_t iteration) const;
 
   std::string root_;
   int keep_ = 0;

@@ -93,8 +93,8 @@ absl::Status SetOtherAside(const std::string& root, std::int64_t iteration) {
   return Rename(place, OtherPath(root, iteration, n));
 }
 
-// Puts the written folder in its place; an older checkpoint there is exchanged in one step where the file
-// system can, and otherwise kept under a name from which RemoveLeftovers restores it.
+}  // namespace
+
 absl::Status MoveIntoPlace(const std::string& folder, const std::string& root, std::int64_t iteration) {
   const std::string place = IterationPath(root, iteration);
   RETURN_IF_ERROR(SetOtherAside(root, iteration));
@@ -114,8 +114,6 @@ absl::Status MoveIntoPlace(const std::string& folder, const std::string& root, s
   RETURN_IF_ERROR(SyncFolder(root));
   return RemoveTree(old);
 }
-
-}  // namespace
 
 Writer::Writer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Writer::Writer(Writer&&) noexcept = default;

@@ -5,6 +5,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,11 @@
 #include "engine/checkpoint/shard_file.h"
 
 namespace engine::checkpoint {
+
+// Gives a written and synced folder of ROOT the name ROOT/iteration_…. An older checkpoint of that name is exchanged in one step where the
+// file system can, and otherwise kept under a name from which RemoveLeftovers restores it; a folder there that holds another iteration
+// stays under another name.
+absl::Status MoveIntoPlace(const std::string& folder, const std::string& root, std::int64_t iteration);
 
 // With ranks in several processes, one process begins and commits; each of the others calls WriteShardFile
 // with that one's folder() and sends it the ShardRecord, which it passes to AddShard. WriteShard does both

@@ -13,6 +13,7 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/read.h"
 #include "engine/checkpoint/store.h"
+#include "engine/checkpoint/write.h"
 #include "engine/storage/location.h"
 #include "engine/storage/storage.h"
 
@@ -113,28 +114,26 @@ absl::Status FetchFiles(const std::string& from, const std::string& folder) {
   return WriteWholeFile(ManifestIn(folder), text);
 }
 
+absl::Status VerifyFolder(const std::string& folder, std::int64_t iteration) {
+  ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
+  const std::int64_t held = reader.metadata().iteration;
+  if (held != iteration) return DataLoss("its manifest is of iteration {}", held);
+  return reader.Verify();
+}
+
 // In place of one that is damaged, where there is one.
 absl::Status Fetch(const std::string& prefix, std::int64_t iteration, const std::string& root) {
   const std::string writing = checkpoint::WritingPath(root, iteration);
-  const std::string place = checkpoint::IterationPath(root, iteration);
   RETURN_IF_ERROR(RemoveTree(writing));
   std::error_code error;
   fs::create_directories(writing, error);
   if (error) return SystemError("make the folder", writing, error.value());
-  {
-    ASSIGN_OR_RETURN(const File folder, OpenFolder(writing));
-    RETURN_IF_ERROR(LockFolder(folder));
-    RETURN_IF_ERROR(FetchFiles(checkpoint::IterationPath(prefix, iteration), writing));
-    RETURN_IF_ERROR(SyncFolder(writing));
-    RETURN_IF_ERROR(RemoveTree(place));
-    RETURN_IF_ERROR(Rename(writing, place));
-  }
-  return SyncFolder(root);
-}
-
-absl::Status VerifyFolder(const std::string& folder) {
-  ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
-  return reader.Verify();
+  ASSIGN_OR_RETURN(const File folder, OpenFolder(writing));
+  RETURN_IF_ERROR(LockFolder(folder));
+  RETURN_IF_ERROR(FetchFiles(checkpoint::IterationPath(prefix, iteration), writing));
+  RETURN_IF_ERROR(SyncFolder(writing));
+  RETURN_IF_ERROR(VerifyFolder(writing, iteration));
+  return checkpoint::MoveIntoPlace(writing, root, iteration);
 }
 
 // The newest whole one in `root`; −1: there is none.
@@ -142,6 +141,10 @@ absl::StatusOr<std::int64_t> NewestIn(const std::string& root) {
   std::vector<std::string> told_later;
   ASSIGN_OR_RETURN(const std::optional<std::string> folder, checkpoint::FindNewestWhole(root, &told_later));
   return folder ? checkpoint::IterationOfPath(*folder).value_or(-1) : -1;
+}
+
+std::string NotUsed(const std::string& folder, const absl::Status& why) {
+  return fmt::format("checkpoint {} is damaged and not used: {}", folder, Message(why));
 }
 
 // The manifest first, so that no part of a checkpoint is taken for a whole one.
@@ -175,53 +178,57 @@ absl::StatusOr<std::vector<std::int64_t>> ListBucket(const std::string& prefix) 
   return WholeOf(found);
 }
 
-absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, const std::string& prefix) {
+absl::StatusOr<std::set<std::int64_t>> FetchFromBucket(const std::string& prefix, const std::string& root,
+                                                       std::vector<std::string>* reports) {
+  std::set<std::int64_t> damaged;
+  ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, ListBucket(prefix));
+  if (iterations.empty()) return damaged;
+  ASSIGN_OR_RETURN(const std::int64_t newest, NewestIn(root));
+  std::reverse(iterations.begin(), iterations.end());
+  for (const std::int64_t iteration : iterations) {
+    if (iteration <= newest) break;
+    const absl::Status status = Fetch(prefix, iteration, root);
+    if (status.ok()) break;
+    if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return status;
+    damaged.insert(iteration);
+    reports->push_back(NotUsed(checkpoint::IterationPath(prefix, iteration), status));
+    RETURN_IF_ERROR(RemoveTree(checkpoint::WritingPath(root, iteration)));
+  }
+  return damaged;
+}
+
+absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, const std::string& prefix,
+                           std::set<std::int64_t>* damaged, std::vector<std::string>* reports) {
   ASSIGN_OR_RETURN(const InBucketByIteration there, ListObjects(prefix));
-  const std::vector<std::int64_t> whole = WholeOf(there);
-  const std::int64_t newest = whole.empty() ? -1 : whole.back();
+  std::int64_t newest = -1;
+  for (const std::int64_t whole : WholeOf(there)) {
+    if (!damaged->contains(whole)) newest = whole;
+  }
   ASSIGN_OR_RETURN(const std::vector<std::int64_t> here, checkpoint::ListIterations(root));
   for (const std::int64_t one : here) {
     const bool is_left = one > newest && one < iteration;  // by a run that could not put it there
     if (!is_left && one != iteration) continue;
-    const absl::StatusOr<checkpoint::Reader> reader =
-        checkpoint::Reader::Open(checkpoint::IterationPath(root, one));
-    if (!reader.ok() && is_left) continue;
-    RETURN_IF_ERROR(reader.status());
+    const std::string folder = checkpoint::IterationPath(root, one);
+    if (const absl::Status whole = is_left ? VerifyFolder(folder, one) : absl::OkStatus(); !whole.ok()) {
+      reports->push_back(NotUsed(folder, whole));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
     if (const auto before = there.find(one); before != there.end())
       RETURN_IF_ERROR(DeleteObjects(prefix, one, before->second));
-    RETURN_IF_ERROR(PutFiles(*reader, checkpoint::IterationPath(prefix, one)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status FetchFromBucket(const std::string& prefix, const std::string& root,
-                             std::vector<std::string>* reports) {
-  ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, ListBucket(prefix));
-  if (iterations.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::int64_t newest, NewestIn(root));
-  std::reverse(iterations.begin(), iterations.end());
-  for (const std::int64_t iteration : iterations) {
-    if (iteration <= newest) return absl::OkStatus();
-    absl::Status status = Fetch(prefix, iteration, root);
-    const std::string place = checkpoint::IterationPath(root, iteration);
-    if (status.ok()) status = VerifyFolder(place);
-    if (status.ok()) return status;
-    if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return status;
-    reports->push_back(fmt::format("checkpoint {} is damaged and not used: {}",
-                                   checkpoint::IterationPath(prefix, iteration), Message(status)));
-    RETURN_IF_ERROR(RemoveTree(checkpoint::WritingPath(root, iteration)));
-    RETURN_IF_ERROR(RemoveTree(place));
+    damaged->erase(one);
+    RETURN_IF_ERROR(PutFiles(reader, checkpoint::IterationPath(prefix, one)));
   }
   return absl::OkStatus();
 }
 
 absl::Status PruneBucket(const std::string& prefix, std::int64_t newest, std::int64_t keep,
-                         const std::string& root) {
+                         const std::set<std::int64_t>& damaged, const std::string& root) {
   ASSIGN_OR_RETURN(const InBucketByIteration found, ListObjects(prefix));
   ASSIGN_OR_RETURN(const std::vector<std::int64_t> here, checkpoint::ListIterations(root));
   for (const std::int64_t iteration : here) {
     const auto there = found.find(iteration);
-    if (iteration <= newest && there != found.end() && there->second.has_manifest)
+    if (iteration < newest && there != found.end() && there->second.has_manifest)
       RETURN_IF_ERROR(checkpoint::DeleteCheckpoint(root, iteration));
   }
   std::int64_t kept = 0;
@@ -229,7 +236,7 @@ absl::Status PruneBucket(const std::string& prefix, std::int64_t newest, std::in
     const auto& [iteration, objects] = *it;
     if (iteration > newest) continue;
     const bool stays = objects.has_manifest && (keep == 0 || kept < keep);
-    kept += stays ? 1 : 0;
+    kept += stays && !damaged.contains(iteration) ? 1 : 0;
     if (!stays) RETURN_IF_ERROR(DeleteObjects(prefix, iteration, objects));
   }
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Checkpoints that a run keeps in a bucket of S3 (`engine run --checkpoints`): written and read in the run's folder, which has them
-// only until they are in the bucket.
+// Checkpoints that a run keeps in a bucket of S3 (`engine run --checkpoints`): written and read in the run's folder, which has
+// those that are not in the bucket, and the newest.
 //
 //   s3://BUCKET/KEY/iteration_0000100/…   the files of ROOT/iteration_0000100 (checkpoint/layout.h), the manifest put there last
 //
@@ -10,6 +10,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,18 +25,20 @@ absl::Status TryBucket(const std::string& prefix);
 // Iterations of the checkpoints there, rising.
 absl::StatusOr<std::vector<std::int64_t>> ListBucket(const std::string& prefix);
 
-// Copies ROOT/iteration_… there, in place of one of the same iteration; before it those of earlier iterations that are newer than all that
-// are there, which a run could not put there.
-absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, const std::string& prefix);
-
 // Copies the newest whole one from there to `root`, unless `root` has a whole one that is as new. Checksums are compared; each newer one that
-// does not match adds a line to *reports.
-absl::Status FetchFromBucket(const std::string& prefix, const std::string& root,
-                             std::vector<std::string>* reports);
+// does not match adds a line to *reports. Returns the iterations of these.
+absl::StatusOr<std::set<std::int64_t>> FetchFromBucket(const std::string& prefix, const std::string& root,
+                                                       std::vector<std::string>* reports);
 
-// Deletes what is not needed when iteration `newest` has been put there: in `root` the checkpoints that are there too; there, of those up
-// to `newest`, all but the `keep` newest (0: all stay), and what has no manifest.
+// Copies ROOT/iteration_…, which is whole, there, in place of one of the same iteration; before it those of earlier iterations that are newer
+// than all that are there, which a run could not put there. One of these that is damaged is passed over and adds a line to *reports.
+// `damaged`: iterations of those there that count for nothing; without those that have been replaced, when it returns.
+absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, const std::string& prefix,
+                           std::set<std::int64_t>* damaged, std::vector<std::string>* reports);
+
+// Deletes what is not needed when iteration `newest` has been put there: in `root` the checkpoints before it that are there too; there, of
+// those up to `newest`, all that are older than the `keep` newest (0: all stay) that are not `damaged`, and what has no manifest.
 absl::Status PruneBucket(const std::string& prefix, std::int64_t newest, std::int64_t keep,
-                         const std::string& root);
+                         const std::set<std::int64_t>& damaged, const std::string& root);
 
 }  // namespace engine::train

@@ -203,7 +203,10 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& 
   const std::string root = CheckpointRoot(request.out);
   RETURN_IF_ERROR(checkpoint::RemoveLeftovers(root));
   std::vector<std::string> notes;
-  if (!request.bucket.empty()) RETURN_IF_ERROR(FetchFromBucket(request.bucket, root, &notes));
+  std::set<std::int64_t> damaged;
+  if (!request.bucket.empty()) {
+    ASSIGN_OR_RETURN(damaged, FetchFromBucket(request.bucket, root, &notes));
+  }
   ASSIGN_OR_RETURN(const std::optional<std::string> folder, checkpoint::FindNewestWhole(root, &notes));
   if (!folder) {
     if (notes.empty()) return std::nullopt;
@@ -219,7 +222,7 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& 
   CompareDraws(request.recipe, reader.metadata(), &notes);
   const bool weights_alone = HasWeightsAlone(reader);
   if (weights_alone) notes.emplace_back("the checkpoint has weights alone: the optimizer begins anew");
-  return ResumePoint{std::move(reader), std::move(notes), weights_alone};
+  return ResumePoint{std::move(reader), std::move(notes), weights_alone, std::move(damaged)};
 }
 
 namespace {

@@ -1,7 +1,9 @@
 // Whether, and from what, a run's folder is resumed.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@ struct ResumePoint {
   std::vector<std::string> notes;
   // The checkpoint is of iteration 0 and has no state of an optimizer, as imported ones have none: it begins anew.
   bool weights_alone = false;
+  std::set<std::int64_t> damaged_in_bucket = {};  // iterations, in rank 0's process
 };
 
 // A run that would go on in a folder.

@@ -1,9 +1,11 @@
 #include "engine/train/run.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/base/print.h"
@@ -135,7 +137,27 @@ class Training {
     for (const std::string& note : resume.notes) Print(stderr, "note: {}\n", note);
     Print(stdout, "resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
           resume.reader.folder(), resume.reader.metadata().iteration, run_.recipe.iterations());
+    if (!run_.options.bucket.empty()) RETURN_IF_ERROR(BringBucketUpToDate(resume));
     return retention_.Prune();  // where the run before was killed after its last save
+  }
+
+  // The run before may have failed, or been killed, while its last checkpoint was put there.
+  absl::Status BringBucketUpToDate(const ResumePoint& resume) const {
+    const std::string& bucket = run_.options.bucket;
+    const std::string root = CheckpointRoot(run_.options.out);
+    const std::int64_t newest = resume.reader.metadata().iteration;
+    std::set<std::int64_t> damaged = resume.damaged_in_bucket;
+    ASSIGN_OR_RETURN(const std::vector<std::int64_t> there, ListBucket(bucket));
+    if (std::find(there.begin(), there.end(), newest) == there.end()) {
+      std::vector<std::string> reports;
+      const absl::Status put = PutIntoBucket(root, newest, bucket, &damaged, &reports);
+      for (const std::string& report : reports) Print(stderr, "warning: {}\n", report);
+      if (!put.ok())
+        return WithContext(
+            put, fmt::format("{} is whole, but could not be copied to {}", resume.reader.folder(), bucket));
+      Print(stdout, "copied {} to {}\n", resume.reader.folder(), bucket);
+    }
+    return PruneBucket(bucket, newest, run_.recipe.checkpoint.keep, damaged, root);
   }
 
   // Those of the run, with who is told of the moments of an iteration.
@@ -190,7 +212,7 @@ class Training {
     if (run_.ranks->executors()[0]->memory_checkpoint().is_open())
       run_.memory_interval = predict::PredictMemoryCheckpoint(run_.plan, run_.recipe).interval;
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
-    Saver saver(run_, retention_);
+    Saver saver(run_, retention_, resume ? resume->damaged_in_bucket : std::set<std::int64_t>());
     RETURN_IF_ERROR(saver.Prepare());
     if (!run_.recipe.logging.sinks.empty()) {
       ASSIGN_OR_RETURN(hosts_, HostsOf(run_));
@@ -291,7 +313,7 @@ class Training {
     }
     RETURN_IF_ERROR(profiled);
     if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
-    return absl::OkStatus();
+    return saver.InBucket();
   }
 
   Outcome OutcomeOf(const absl::Status& status) const {

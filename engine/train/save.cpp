@@ -83,10 +83,14 @@ checkpoint::Metadata Saver::MetadataAt(const Position& position) const {
           .guard = position.guard};
 }
 
+// How long a bucket takes says nothing about how long it takes the next time, and its requests have time limits of their own.
+launch::Work Saver::Work() const {
+  return run_.Leads() && !run_.options.bucket.empty() ? launch::Work::kAlone : launch::Work::kSaving;
+}
+
 template <typename T>
 void Saver::Wait(const std::future<T>& future) {
-  run_.Begin(launch::Work::kSaving,
-             fmt::format("saving the checkpoint of iteration {}", under_way_->iteration));
+  run_.Begin(Work(), fmt::format("saving the checkpoint of iteration {}", under_way_->iteration));
   const auto start = Clock::now();
   future.wait();
   stall_ms_ += MillisecondsSince(start);
@@ -111,60 +115,72 @@ absl::Status Saver::Save(const Position& position) {
 absl::Status Saver::Begin(const Position& position) {
   const auto start = Clock::now();
   if (!background())
-    run_.Begin(launch::Work::kSaving,
-               fmt::format("saving the checkpoint of iteration {}", position.iteration));
+    run_.Begin(Work(), fmt::format("saving the checkpoint of iteration {}", position.iteration));
   RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
   stall_ms_ += MillisecondsSince(start);
-  std::promise<absl::StatusOr<double>> written;
+  std::promise<absl::StatusOr<Written>> written;
   UnderWay under_way{.iteration = position.iteration, .written = written.get_future(), .ended = {}};
   const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, position.iteration);
-  under_way.ended =
-      std::async(std::launch::async,
-                 [this, key, start, metadata = MetadataAt(position),
-                  written = std::move(written)]() mutable -> absl::Status {
-                   const absl::Status status = Write(metadata, key);
-                   if (!status.ok()) {
-                     written.set_value(status);
-                     return absl::OkStatus();
-                   }
-                   written.set_value(MillisecondsSince(start));
-                   if (!run_.Leads()) return absl::OkStatus();
-                   if (!run_.options.bucket.empty())
-                     return PruneBucket(run_.options.bucket, metadata.iteration, run_.recipe.checkpoint.keep,
-                                        CheckpointRoot(run_.options.out));
-                   retention_.Saved(metadata.iteration);
-                   return retention_.Prune();
-                 });
+  under_way.ended = std::async(std::launch::async,
+                               [this, key, start, metadata = MetadataAt(position),
+                                written = std::move(written)]() mutable -> absl::Status {
+                                 absl::StatusOr<Written> result = Write(metadata, key, start);
+                                 const bool is_whole = result.ok();
+                                 written.set_value(std::move(result));
+                                 if (!is_whole || !run_.Leads()) return absl::OkStatus();
+                                 retention_.Saved(metadata.iteration);
+                                 return retention_.Prune();
+                               });
   under_way_ = std::move(under_way);
   return absl::OkStatus();
 }
 
 // What the system refuses to a thread must not end the process.
-absl::Status Saver::Write(const checkpoint::Metadata& metadata, const std::string& key) try {
-  const std::string root = CheckpointRoot(run_.options.out);
-  const std::string& bucket = run_.options.bucket;
-  RETURN_IF_ERROR(state::WriteSaved(run_.plan, root, metadata, key, *run_.ranks, run_.processes));
-  if (!run_.Leads() || bucket.empty()) return absl::OkStatus();
-  const absl::Status put = PutIntoBucket(root, metadata.iteration, bucket);
-  if (put.ok()) return put;
-  return WithContext(put, fmt::format("{} is whole, but could not be copied to {}",
-                                      checkpoint::IterationPath(root, metadata.iteration), bucket));
+absl::StatusOr<Saver::Written> Saver::Write(const checkpoint::Metadata& metadata, const std::string& key,
+                                            Clock::time_point start) try {
+  RETURN_IF_ERROR(state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key, *run_.ranks,
+                                    run_.processes));
+  Written written{.elapsed_ms = MillisecondsSince(start)};
+  if (run_.Leads() && !run_.options.bucket.empty())
+    PutIntoBucketAndPrune(metadata.iteration, start, &written);
+  return written;
 } catch (const std::exception& error) {  // memory, or another thread
   return ResourceExhausted("not enough memory or threads: {}", error.what());
 }
 
+void Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written) {
+  const std::string root = CheckpointRoot(run_.options.out);
+  const std::string& bucket = run_.options.bucket;
+  const absl::Status put = PutIntoBucket(root, iteration, bucket, &damaged_in_bucket_, &written->warnings);
+  if (!put.ok()) {
+    written->in_bucket = WithContext(put, fmt::format("{} is whole, but could not be copied to {}",
+                                                      checkpoint::IterationPath(root, iteration), bucket));
+    return;
+  }
+  written->elapsed_ms = MillisecondsSince(start);
+  const absl::Status pruned =
+      PruneBucket(bucket, iteration, run_.recipe.checkpoint.keep, damaged_in_bucket_, root);
+  if (!pruned.ok())
+    written->warnings.push_back(fmt::format("old checkpoints in {} stay: {}", bucket, Message(pruned)));
+}
+
 absl::Status Saver::Tell() {
-  absl::StatusOr<double> elapsed_ms = under_way_->written.get();
-  if (!elapsed_ms.ok()) {
+  absl::StatusOr<Written> written = under_way_->written.get();
+  if (!written.ok()) {
     under_way_->ended.wait();
     const std::int64_t iteration = std::exchange(under_way_, std::nullopt)->iteration;
-    return WithContext(elapsed_ms.status(), fmt::format("saving the checkpoint of iteration {}", iteration));
+    return WithContext(written.status(), fmt::format("saving the checkpoint of iteration {}", iteration));
   }
+  in_bucket_ = written->in_bucket;
   if (run_.reporter == nullptr) return absl::OkStatus();
+  const bool to_bucket = !run_.options.bucket.empty() && in_bucket_.ok();
+  for (const std::string& warning : written->warnings) run_.reporter->Warn(warning);
+  if (!in_bucket_.ok())
+    run_.reporter->Warn(fmt::format("{}; it is tried again with the next checkpoint", Message(in_bucket_)));
   run_.Say(fmt::format("saved checkpoint of iteration {} to {}", under_way_->iteration,
-                       run_.options.bucket.empty() ? CheckpointRoot(run_.options.out) : run_.options.bucket));
+                       to_bucket ? run_.options.bucket : CheckpointRoot(run_.options.out)));
   run_.reporter->Saved({.iteration = under_way_->iteration,
-                        .elapsed_ms = *elapsed_ms,
+                        .elapsed_ms = written->elapsed_ms,
                         .stall_ms = std::exchange(stall_ms_, 0)});
   return absl::OkStatus();
 }

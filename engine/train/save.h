@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <future>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "engine/checkpoint/store.h"
 #include "engine/train/position.h"
@@ -26,8 +29,9 @@ absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Po
 // checkpoint.background, else while training waits. One checkpoint is under way at a time. All ranks' processes save in the same order.
 class Saver {
  public:
-  // All live as long as this.
-  Saver(const RunContext& run, checkpoint::Retention& retention) : run_(run), retention_(retention) {}
+  // The first two live as long as this. `damaged_in_bucket`: as in ResumePoint.
+  Saver(const RunContext& run, checkpoint::Retention& retention, std::set<std::int64_t> damaged_in_bucket)
+      : run_(run), retention_(retention), damaged_in_bucket_(std::move(damaged_in_bucket)) {}
   ~Saver();  // waits for what is under way
 
   // Takes the host's memory for copies of the ranks' state, where saving beside training needs it; before the first iteration.
@@ -40,27 +44,40 @@ class Saver {
   absl::Status Poll();
   // Waits for it, and tells.
   absl::Status Finish();
+  // Whether the newest checkpoint that was told is in the bucket too, where the run has one. One that could not be put there is a
+  // warning until the run ends: the next one takes it along.
+  absl::Status InBucket() const { return in_bucket_; }
 
  private:
+  // A checkpoint that is whole in the run's folder.
+  struct Written {
+    double elapsed_ms = 0;                   // until it was in the bucket too, where it is to be
+    absl::Status in_bucket = {};             // why it is not
+    std::vector<std::string> warnings = {};  // of what else went wrong in the bucket
+  };
   struct UnderWay {
     std::int64_t iteration = 0;
-    std::future<absl::StatusOr<double>>
-        written;  // how long it took, in milliseconds, once the checkpoint is whole on disk
-    std::future<absl::Status> ended;  // and what retention does not keep is deleted
+    std::future<absl::StatusOr<Written>> written;  // once the checkpoint is whole
+    std::future<absl::Status> ended;               // and what retention does not keep is deleted
   };
 
   bool background() const { return run_.ranks->executors().front()->snapshot().reserved(); }
   checkpoint::Metadata MetadataAt(const Position& position) const;
   absl::Status Begin(const Position& position);
-  absl::Status Write(const checkpoint::Metadata& metadata, const std::string& key);
+  absl::StatusOr<Written> Write(const checkpoint::Metadata& metadata, const std::string& key,
+                                Clock::time_point start);
+  void PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written);
+  launch::Work Work() const;
   // Training stands still meanwhile.
   template <typename T>
   void Wait(const std::future<T>& future);
   absl::Status Tell();
 
   const RunContext& run_;
-  checkpoint::Retention& retention_;  // by the thread that saves, while there is one
+  checkpoint::Retention& retention_;          // by the thread that saves, while there is one
+  std::set<std::int64_t> damaged_in_bucket_;  // likewise
   std::optional<UnderWay> under_way_;
+  absl::Status in_bucket_;
   std::int64_t saves_ = 0;  // that were begun
   double stall_ms_ = 0;     // for which training stood still, since the last checkpoint that was told
 };

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Checkpoints in a bucket (`engine run --checkpoints`), by the program itself, against object_server.py on loopback.
 
-The manifest of each comes last; the folder keeps none of them; a run whose folder is lost goes on from the bucket with the same losses in
-all digits, while the server fails now and then; what was not put there whole is not used and is removed; a damaged one is passed over; one
-that cannot be put there stays in the folder, from which the run goes on; what cannot work is one error before anything is trained.
+The manifest of each comes last; the folder keeps the newest alone; a run whose folder is lost goes on from the bucket with the same losses in
+all digits, while the server fails now and then; what was not put there whole is not used and is removed; a damaged one is passed over and
+not counted; one that cannot be put there stays in the folder, and is put there with the next one, or by the next run; a copy under another
+iteration's name stays; restarts see that the run gets on; what cannot work is one error before anything is trained.
 
 usage: s3_checkpoints.py ENGINE
 """
@@ -40,6 +41,11 @@ class Runs(Bench):
     def here(self, out):
         return sorted(path.name for path in (self.folder / out / "checkpoints").iterdir())
 
+    def manifests_put(self):
+        """Iterations whose manifest was sent since the last time, in order."""
+        paths = [request["path"] for request in self.requests() if request["method"] == "PUT"]
+        return [int(match[1]) for match in (re.search(r"iteration_0*(\d+)/manifest", path) for path in paths) if match]
+
     def fail(self, *faults):
         with self.server.lock:
             self.server.faults = list(faults)
@@ -54,7 +60,7 @@ def keeps(runs):
     expect("saved checkpoint of iteration 8 to s3://runs/kept" in log, log)
     same(runs.losses_of("kept"), runs.losses_of("plain"), "losses")
     same(runs.kept("kept"), ([6, 8], []), "the last two")
-    same(runs.here("kept"), [], "what stays in the folder")
+    same(runs.here("kept"), ["iteration_0000008"], "what stays in the folder")
     puts = [request["path"] for request in runs.requests() if request["method"] in ("PUT", "POST") and "/iteration_" in request["path"]]
     for iteration in (2, 4, 6, 8):
         names = [path.split("/")[-1] for path in puts if f"iteration_{iteration:07}/" in path]
@@ -89,19 +95,28 @@ def goes_on(runs):
     same(runs.losses_of("found"), expected, "losses behind the checkpoint")
     same(runs.kept("lost"), ([6, 8], []), "parts of checkpoints go, and older ones")
     expect("runs/lost/notes.txt" in runs.server.objects, "what is no checkpoint's is gone")
-    same(runs.here("found"), [], "what stays in the folder")
+    same(runs.here("found"), ["iteration_0000008"], "what stays in the folder")
     runs.fail()
+
+
+def flipped(data):
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
+
+
+def flip(runs, name):
+    data = flipped(runs.server.objects[name][0])
+    runs.server.put(name, data)
+    return data
 
 
 def damaged(runs):
     name = "runs/lost/iteration_0000008/rank_00000.h5"
-    data = bytearray(runs.server.objects[name][0])
-    data[len(data) // 2] ^= 1
-    runs.server.put(name, bytes(data))
+    data = flip(runs, name)
     log = runs.train("damaged", "--checkpoints", "s3://runs/lost", iterations=8)
     expect("checkpoint s3://runs/lost/iteration_0000008 is damaged and not used" in log and "after iteration 6" in log, log)
     same({k: v for k, v in runs.losses_of("plain").items() if k > 6}, runs.losses_of("damaged"), "losses")
-    expect(runs.server.objects[name][0] != bytes(data), "the damaged one is not replaced")
+    expect(runs.server.objects[name][0] != data, "the damaged one is not replaced")
     for name in [name for name in runs.server.objects if name.startswith("runs/lost/iteration_0000006/")]:
         runs.server.objects.pop(name)
     runs.server.put("runs/lost/iteration_0000008/index.h5", b"short")
@@ -109,17 +124,71 @@ def damaged(runs):
     expect("s3://runs/lost holds no whole checkpoint" in text and "give another --checkpoints" in text, text)
 
 
+def not_counted(runs):
+    runs.train("counted", "--checkpoints", "s3://runs/counted", iterations=4)
+    flip(runs, "runs/counted/iteration_0000004/rank_00000.h5")
+    log = runs.train("counted_on", "--checkpoints", "s3://runs/counted", "--set", "checkpoint.interval=3", iterations=6)
+    expect("checkpoint s3://runs/counted/iteration_0000004 is damaged and not used" in log and "after iteration 2" in log, log)
+    same(runs.kept("counted"), ([3, 4, 6], []), "two whole ones, and the damaged one between them")
+
+
+def copied(runs):
+    """Under the names of 8 and 10, which are in the bucket, the folder has somebody's copies of the other."""
+    root = runs.folder / "copied/checkpoints"
+    for held, name in ((8, 10), (10, 8)):
+        folder = root / f"iteration_{name:07}"
+        folder.mkdir(parents=True)
+        for key, (data, _) in list(runs.server.objects.items()):
+            if key.startswith(f"runs/kept/iteration_{held:07}/"):
+                (folder / key.split("/")[-1]).write_bytes(data)
+    log = runs.train("copied", "--checkpoints", "s3://runs/kept", iterations=10)
+    expect("after iteration 10; the recipe has 10, so there is nothing to train" in log, log)
+    same(runs.here("copied"), ["iteration_0000008", "iteration_0000010", "iteration_0000010.other-1"], "copies stay")
+    held = [json.loads((root / name / "manifest.json").read_text())["iteration"] for name in runs.here("copied")]
+    same(held, [10, 10, 8], "what they hold")
+
+
 def refused(runs):
-    runs.fail({"method": "PUT", "path": "refused/iteration_0000004/manifest", "do": "status", "status": 403, "code": "AccessDenied", "times": 9})
+    def refuse(iteration, times=1):
+        return {"method": "PUT", "path": f"refused/iteration_{iteration:07}/manifest", "do": "status", "status": 403, "code": "AccessDenied",
+                "times": times}
+
+    runs.requests()
+    runs.fail(refuse(4), refuse(8))
     text = runs.train("refused", "--checkpoints", "s3://runs/refused", code=1)
-    expect("iteration_0000004 is whole, but could not be copied to s3://runs/refused" in text and "403 AccessDenied" in text, text)
-    same(runs.kept("refused"), ([2], [4]), "without its manifest")
-    same(runs.here("refused"), ["iteration_0000004"], "what could not be put there")
-    runs.fail()
-    log = runs.train("refused", "--checkpoints", "s3://runs/refused")
-    expect("after iteration 4" in log, log)
+    for iteration in (4, 8):
+        expect(re.search(f"warning: .*iteration_000000{iteration} is whole, but could not be copied to s3://runs/refused.*403 AccessDenied", text), text)
+    expect("engine run: refused/checkpoints/iteration_0000008 is whole, but could not be copied" in text, text)
+    same(runs.manifests_put(), [2, 4, 4, 6, 8], "manifests that were sent")
+    same((runs.kept("refused"), runs.here("refused")), (([4, 6], [8]), ["iteration_0000006", "iteration_0000008"]), "what is where")
     same(runs.losses_of("refused"), runs.losses_of("plain"), "losses")
-    same((runs.kept("refused"), runs.here("refused")), (([6, 8], []), []), "all is there")
+    log = runs.train("refused", "--checkpoints", "s3://runs/refused")
+    expect("so there is nothing to train" in log and "/iteration_0000008 to s3://runs/refused" in log, log)
+    same((runs.manifests_put(), runs.kept("refused"), runs.here("refused")), ([8], ([6, 8], []), ["iteration_0000008"]), "all is there")
+    runs.train("refused", "--checkpoints", "s3://runs/refused")
+    same(runs.manifests_put(), [], "manifests that were sent again")
+
+
+def damaged_here(runs):
+    runs.fail({"method": "PUT", "path": "left/.*manifest", "do": "status", "status": 403, "code": "AccessDenied", "times": 9})
+    runs.train("left", "--checkpoints", "s3://runs/left", code=1, iterations=4)
+    same((runs.kept("left"), runs.here("left")), (([], [2]), ["iteration_0000002", "iteration_0000004"]), "what is where")
+    runs.fail()
+    runs.requests()
+    path = runs.folder / "left/checkpoints/iteration_0000002/rank_00000.h5"
+    path.write_bytes(flipped(path.read_bytes()))
+    log = runs.train("left", "--checkpoints", "s3://runs/left")
+    expect("warning: checkpoint left/checkpoints/iteration_0000002 is damaged and not used" in log, log)
+    same((runs.manifests_put(), runs.kept("left")), ([4, 6, 8], ([6, 8], [])), "what is there")
+
+
+def restarts(runs):
+    faults = [word for iteration in (3, 5, 7) for word in ("--fault", f"rank=0,iteration={iteration},at=forward,kind=kill")]
+    runs.requests()
+    runs.train("restarts", "--processes", "--max-restarts", "5", "--checkpoints", "s3://runs/restarts", "--set", "debug.faults=true",
+               "--set", "checkpoint.background=false", "--set", "checkpoint.memory=false", *faults)
+    fetched = [request["path"] for request in runs.requests() if request["method"] == "GET" and "/iteration_" in request["path"]]
+    same((fetched, runs.kept("restarts")), ([], ([6, 8], [])), "what is fetched again, and what is there")
 
 
 def beside(runs):
@@ -150,7 +219,7 @@ def processes(runs):
     same(len(puts), 2, f"manifests that are put there: {puts}")
     log = runs.train("processes_again", *two, "--set", "checkpoint.interval=3")
     expect("after iteration 4" in log, log)
-    same((runs.kept("processes"), runs.here("processes_again")), (([6, 8], []), []), "what is there")
+    same((runs.kept("processes"), runs.here("processes_again")), (([6, 8], []), ["iteration_0000008"]), "what is there")
 
 
 def parts(runs):
@@ -184,7 +253,7 @@ def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         runs = Runs(engine, pathlib.Path(folder).resolve())
-        for check in (keeps, goes_on, damaged, refused, beside, processes, parts, mistakes):
+        for check in (keeps, copied, goes_on, damaged, not_counted, refused, damaged_here, restarts, beside, processes, parts, mistakes):
             try:
                 check(runs)
             except Failed as failure:
