@@ -227,7 +227,7 @@ TEST_CASE(
           Transmit(stream, MessageKind::kRefused, {"lies"});
         }) == at + "refused: token");
   CHECK(join([](FrameStream& stream) {
-          Transmit(stream, MessageKind::kChallenge, {"engine rendezvous 4", "nonce"});
+          Transmit(stream, MessageKind::kChallenge, {"engine rendezvous 3", "nonce"});
         }) == at + "what listens there is another version of this program, or none");
   bool reported = true;
   std::thread failure(
