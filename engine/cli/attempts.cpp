@@ -70,7 +70,7 @@ Attempts::Attempts(const LaunchOptions& options, const launch::AttemptSize& whol
       .lost_code = kPeerLost,
       .judge = [this](std::int64_t attempts,
                       const std::vector<launch::HostEnd>& ends) { return restarts_.After(attempts, ends); },
-      .fit = [&layouts](std::int64_t hosts) { return layouts.For(hosts); },
+      .fit = [&layouts](std::int64_t hosts, std::int64_t least) { return layouts.For(hosts, least); },
       .begins = [this](bool from_disk) { restarts_.Begin(from_disk); }};
   roster.coordinator = coordinator;
   roster.token = token;

@@ -14,29 +14,35 @@ std::vector<std::string> SettingsOf(const launch::AttemptSize& size, const recip
   return sets;
 }
 
-std::optional<launch::AttemptSize> SmallerLayouts::For(std::int64_t hosts) {
-  auto found = found_.find(hosts);
+std::optional<launch::AttemptSize> SmallerLayouts::For(std::int64_t hosts, std::int64_t least) {
+  const std::pair<std::int64_t, std::int64_t> key(hosts, least);
+  auto found = found_.find(key);
   if (found == found_.end()) {
     std::shared_future<launch::AttemptSize> search =
-        std::async(std::launch::async, [this, hosts] { return Search(hosts); });
-    found = found_.emplace(hosts, std::move(search)).first;
+        std::async(std::launch::async, [this, hosts, least] { return Search(hosts, least); });
+    found = found_.emplace(key, std::move(search)).first;
   }
   if (found->second.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
   return found->second.get();
 }
 
-launch::AttemptSize SmallerLayouts::Search(std::int64_t hosts) const {
+launch::AttemptSize SmallerLayouts::Search(std::int64_t hosts, std::int64_t least) const {
   const std::int64_t per_host = recipe_.world_size() / nodes_;
   const std::int64_t per_copy =
       recipe_.world_size() / recipe_.parallelism.dp;  // ranks of one copy of the model
   const std::int64_t most = std::min(hosts * per_host / per_copy, recipe_.parallelism.dp - 1);
-  for (std::int64_t dp = most; dp > 0; --dp) {
-    const std::int64_t world = dp * per_copy;
-    std::int64_t nodes = (world + per_host - 1) / per_host;
-    while (nodes <= hosts && world % nodes != 0) ++nodes;
-    const launch::AttemptSize size{.nodes = nodes, .dp = dp};
-    if (nodes <= hosts && works_(SettingsOf(size, recipe_))) return size;
-  }
+  const auto search = [&](std::int64_t unit) -> launch::AttemptSize {
+    for (std::int64_t dp = most; dp > 0; --dp) {
+      const std::int64_t units = dp * per_copy / unit;
+      std::int64_t nodes = std::max((dp * per_copy + per_host - 1) / per_host, least);
+      while (nodes <= hosts && units % nodes != 0) ++nodes;
+      const launch::AttemptSize size{.nodes = nodes, .dp = dp};
+      if (nodes <= hosts && works_(SettingsOf(size, recipe_))) return size;
+    }
+    return {};
+  };
+  const launch::AttemptSize whole_groups = search(recipe_.parallelism.tp);
+  return whole_groups.nodes > 0 ? whole_groups : search(1);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/launch/host_table.h"
@@ -28,16 +29,17 @@ class SmallerLayouts {
       : recipe_(recipe), nodes_(nodes), works_(std::move(works)) {}
 
   // As HostTable::Options::fit has it. Of the layouts that work the one with the most data-parallel ranks, on as few hosts as have room
-  // for it and share its ranks equally.
-  std::optional<launch::AttemptSize> For(std::int64_t hosts);
+  // for it and share its ranks equally, but on `least` or more. Layouts that split no tensor-parallel group between hosts come first.
+  std::optional<launch::AttemptSize> For(std::int64_t hosts, std::int64_t least);
 
  private:
-  launch::AttemptSize Search(std::int64_t hosts) const;
+  launch::AttemptSize Search(std::int64_t hosts, std::int64_t least) const;
 
   const recipe::Recipe& recipe_;
   const std::int64_t nodes_;
   const Works works_;
-  std::map<std::int64_t, std::shared_future<launch::AttemptSize>> found_;  // by hosts
+  std::map<std::pair<std::int64_t, std::int64_t>, std::shared_future<launch::AttemptSize>>
+      found_;  // by hosts, and the least of them
 };
 
 }  // namespace engine::cli

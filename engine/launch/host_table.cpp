@@ -30,7 +30,8 @@ void HostTable::Come(std::int64_t host, const Facts& facts, Clock::time_point no
     for (auto& [number, other] : hosts_) other.end.reset();
   }
   Host& known = hosts_[host];
-  const int blame = known.blame;
+  // Another process with its number may be on another machine.
+  const int blame = known.facts.process == facts.process ? known.blame : 0;
   const auto place =
       std::find_if(holders_.begin(), holders_.end(), [&](const auto& h) { return h.second == host; });
   // It was not reached when the attempt began, and is told of it now.
@@ -69,6 +70,11 @@ void HostTable::Finish(int code, const std::string& text) {
   finished_->text = text;
 }
 
+bool HostTable::IsSpare(std::int64_t host) const {
+  return generation_ > 0 && std::none_of(holders_.begin(), holders_.end(),
+                                         [&](const auto& holder) { return holder.second == host; });
+}
+
 std::map<std::int64_t, std::string> HostTable::Present() const {
   std::map<std::int64_t, std::string> present;
   for (const auto& [host, known] : hosts_) {
@@ -103,18 +109,23 @@ std::optional<HostTable::News> HostTable::Decide(Clock::time_point now) {
     }
   }
   if (now < not_before_) return std::nullopt;
-  if (const std::optional<AttemptSize> size = NextSize(now)) return Begin(*size);
+  const std::optional<AttemptSize> size = NextSize(now);
+  if (!size) return std::nullopt;
+  if (size->nodes > 0) return Begin(*size);
   if (now < missing_until_) return std::nullopt;
   const std::int64_t present = CountHere(/*with_blamed=*/true);
   const std::int64_t needed = generation_ == 0 ? options_.nodes : options_.min_nodes;
   Finish(
       options_.lost_code,
       present >= needed
-          ? fmt::format("{} of {} hosts are here, and no layout with fewer data-parallel ranks fits them",
-                        present, options_.nodes)
+          ? fmt::format("{} of {} hosts are here, and no layout with fewer data-parallel ranks fits {} or "
+                        "more of them",
+                        present, options_.nodes, LeastPlaces())
           : fmt::format("{} hosts are needed, and {} {} here", needed, present, present == 1 ? "is" : "are"));
   return Decide(now);
 }
+
+std::int64_t HostTable::LeastPlaces() const { return options_.hosts - options_.min_nodes + 1; }
 
 std::int64_t HostTable::CountHere(bool with_blamed) const {
   return std::count_if(hosts_.begin(), hosts_.end(), [&](const auto& known) {
@@ -127,11 +138,10 @@ std::optional<AttemptSize> HostTable::NextSize(Clock::time_point now) const {
   const std::int64_t present = CountHere(/*with_blamed=*/true);
   const std::int64_t usable = sound >= options_.min_nodes ? sound : present;
   if (usable >= options_.nodes) return AttemptSize{.nodes = options_.nodes, .dp = options_.dp};
-  if (generation_ == 0 || usable < options_.min_nodes) return std::nullopt;
+  if (generation_ == 0 || usable < options_.min_nodes) return AttemptSize{};
   const bool may_come_back = present < size_.nodes && now < last_call_until_;
   if (may_come_back) return std::nullopt;
-  const std::optional<AttemptSize> size = options_.fit(usable);
-  return size && size->nodes > 0 ? size : std::nullopt;
+  return options_.fit(usable, LeastPlaces());
 }
 
 bool HostTable::AttemptIsOver(Clock::time_point now) const {

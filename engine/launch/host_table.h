@@ -47,7 +47,8 @@ class HostTable {
     std::int64_t nodes = 1;  // places
     std::int64_t hosts = 1;  // numbers that hosts have, from 0; those from `nodes` on begin as spares
     // So many hosts have to be here for an attempt that follows another one. Fewer than `nodes`: the run goes on without the hosts that
-    // are lost, and more than half of `hosts`, so that at most one of two groups that do not see each other does.
+    // are lost, and more than half of `hosts`, so that at most one of two groups that do not see each other does. Each attempt has more
+    // than `hosts` − `min_nodes` places, so that a group too small to begin one holds not all places of one that runs either.
     std::int64_t min_nodes = 1;
     std::int64_t dp = 1;                     // of attempts with all places
     std::chrono::milliseconds last_call{0};  // for hosts that are lost, before the run goes on without them
@@ -57,8 +58,9 @@ class HostTable {
     int lost_code = 0;                      // of a run that hosts are missing of
     // After so many attempts; `ends`: of the hosts that had a place and are still here.
     std::function<Sequel(std::int64_t attempts, const std::vector<HostEnd>& ends)> judge;
-    // The largest attempt for so many hosts, fewer than `nodes`; nullopt: it is still looked for; without places: there is none.
-    std::function<std::optional<AttemptSize>(std::int64_t hosts)> fit;
+    // The largest attempt for so many hosts, fewer than `nodes`, with `least` places or more; nullopt: it is still looked for; without
+    // places: there is none.
+    std::function<std::optional<AttemptSize>(std::int64_t hosts, std::int64_t least)> fit;
     // An attempt begins, from the disk or from what is in memory.
     std::function<void(bool from_disk)> begins;
   };
@@ -101,6 +103,8 @@ class HostTable {
   std::optional<News> Decide(Clock::time_point now);
 
   std::int64_t generation() const { return generation_; }
+  // It has no place in the last attempt, whatever it knows of that.
+  bool IsSpare(std::int64_t host) const;
   // Hosts that are here, with where they would lead.
   std::map<std::int64_t, std::string> Present() const;
 
@@ -115,8 +119,9 @@ class HostTable {
 
   bool AttemptIsOver(Clock::time_point now) const;
   void JudgeAttempt(Clock::time_point now);
+  std::int64_t LeastPlaces() const;  // of an attempt
   std::int64_t CountHere(bool with_blamed) const;
-  // Of the next attempt; nullopt: hosts are missing for it.
+  // Of the next attempt; nullopt: it is not known yet; without places: hosts are missing for it.
   std::optional<AttemptSize> NextSize(Clock::time_point now) const;
   std::optional<News> Begin(const AttemptSize& size);
   // node → host; fewer than `nodes` where hosts are missing.

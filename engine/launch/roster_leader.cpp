@@ -135,6 +135,8 @@ void RosterLeader::TakeInOfHost(Connection& from, const WireMessage& message) {
                           .size = {.nodes = NumberOf(fields[4]), .dp = NumberOf(fields[5])}},
                          Clock::now());
     case MessageKind::kHostEnded:
+      if (fields[3] == "1" && table_.IsSpare(host))  // its stop is its own end alone
+        return from.Queue(MessageKind::kRunOver, {fields[2], ""});
       return table_.End(host, NumberOf(fields[1]),
                         {.code = static_cast<int>(NumberOf(fields[2])),
                          .asked_to_stop = fields[3] == "1",

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -15,9 +16,9 @@ namespace {
 using launch::AttemptSize;
 using Settings = std::vector<std::string>;
 
-AttemptSize Await(SmallerLayouts& layouts, std::int64_t hosts) {
+AttemptSize Await(SmallerLayouts& layouts, std::int64_t hosts, std::int64_t least = 1) {
   for (;;) {
-    if (const std::optional<AttemptSize> found = layouts.For(hosts)) return *found;
+    if (const std::optional<AttemptSize> found = layouts.For(hosts, least)) return *found;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -59,6 +60,30 @@ TEST_CASE(
   CHECK(Await(layouts, 3) == AttemptSize{});
   CHECK(Await(layouts, 1) == AttemptSize{});
   CHECK(SettingsOf({.nodes = 6, .dp = 3}, recipe).empty());
+}
+
+TEST_CASE("smaller layouts: tensor-parallel groups stay within hosts where a layout allows it") {
+  recipe::Recipe recipe;
+  recipe.parallelism.dp = 8;
+  recipe.parallelism.tp = 4;
+  std::vector<std::string> working = {"parallelism.dp=5", "parallelism.dp=4"};
+  SmallerLayouts layouts(recipe, 4, [&](const Settings& sets) {
+    return std::find(working.begin(), working.end(), sets.front()) != working.end();
+  });
+  // Eight ranks a host. The 20 ranks of dp 5 are five each on four hosts; the 16 of dp 4 are two whole groups on two.
+  CHECK(Await(layouts, 4) == AttemptSize{.nodes = 2, .dp = 4});
+  CHECK(Await(layouts, 5) == AttemptSize{.nodes = 5, .dp = 5});
+  working = {"parallelism.dp=5"};
+  CHECK(Await(layouts, 4, 2) == AttemptSize{.nodes = 4, .dp = 5});
+}
+
+TEST_CASE("smaller layouts: a layout is spread over as many hosts as it has to have, or is not taken") {
+  recipe::Recipe recipe;
+  recipe.parallelism.dp = 16;
+  SmallerLayouts layouts(recipe, 8, [](const Settings& sets) { return sets.front() == "parallelism.dp=6"; });
+  CHECK(Await(layouts, 7) == AttemptSize{.nodes = 3, .dp = 6});
+  CHECK(Await(layouts, 7, 4) == AttemptSize{.nodes = 6, .dp = 6});
+  CHECK(Await(layouts, 7, 7) == AttemptSize{});
 }
 
 }  // namespace engine::cli

@@ -39,8 +39,9 @@ struct TestTable {
                   return next;
                 },
             .fit =
-                [this](std::int64_t here) {
+                [this](std::int64_t here, std::int64_t fewest) {
                   asked.push_back(here);
+                  least = fewest;
                   return fits;
                 },
             .begins = [this](bool is_from_disk) { from_disk = is_from_disk; }};
@@ -88,6 +89,7 @@ struct TestTable {
   std::vector<std::size_t> judged;
   std::optional<AttemptSize> fits;  // what there is for fewer hosts
   std::vector<std::int64_t> asked;  // for so many
+  std::int64_t least = 0;           // and at least on so many
   bool from_disk = false;
   std::string text, ranks_at;
   AttemptSize size;
@@ -205,6 +207,30 @@ TEST_CASE("host table: a host that is to blame makes place for a spare, while th
   CHECK(t.PlacesNow() == Places{{1, 0}, {2, 1}});
 }
 
+TEST_CASE("host table: another process with the number of a host to blame is not to blame") {
+  TestTable t(2, 3);
+  for (const int host : {0, 1, 2}) t.Come(host);
+  t.PlacesNow();
+  t.End(0, t.EndOf(kLost));
+  t.End(1, t.Suspect());
+  CHECK(t.PlacesNow() == Places{{0, 0}, {2, 1}});
+  CHECK(t.table.IsSpare(1));
+  CHECK(!t.table.IsSpare(2));
+  t.table.Go(1, t.now);
+  SUBCASE("its connection alone was lost") {
+    t.Come(1, 2, -1, t.size);
+    t.End(0, t.EndOf(kLost));
+    t.End(2, t.Suspect());
+    CHECK(t.PlacesNow() == Places{{0, 0}, {2, 1}});
+  }
+  SUBCASE("a replacement") {
+    t.table.Come(1, {.process = "another", .successor_at = "s1", .ranks_at = "r1"}, t.now);
+    t.End(0, t.EndOf(kLost));
+    t.End(2, t.Suspect());
+    CHECK(t.PlacesNow() == Places{{0, 0}, {1, 1}});
+  }
+}
+
 TEST_CASE("host table: a spare stands in for a host that never came") {
   TestTable t(2, 3);
   t.Come(0);
@@ -236,14 +262,22 @@ TEST_CASE("host table: without a spare the run goes on with fewer data-parallel 
     CHECK(t.IsQuiet());  // the layout is looked for
     CHECK(t.asked == std::vector<std::int64_t>{3});
     SUBCASE("there is no layout") {
-      t.fits = AttemptSize{};
-      t.Wait(std::chrono::seconds(9));
-      CHECK(t.IsQuiet());
-      t.Wait(std::chrono::seconds(1));
+      SUBCASE("which is known soon") {
+        t.fits = AttemptSize{};
+        t.Wait(std::chrono::seconds(9));
+        CHECK(t.IsQuiet());
+        t.Wait(std::chrono::seconds(1));
+      }
+      SUBCASE("which is known long after hosts could come") {
+        t.Wait(std::chrono::seconds(60));
+        CHECK(t.IsQuiet());
+        t.fits = AttemptSize{};
+      }
       const std::optional<HostTable::News> news = t.table.Decide(t.now);
       REQUIRE(news);
       CHECK(news->over);
-      CHECK(news->text == "3 of 4 hosts are here, and no layout with fewer data-parallel ranks fits them");
+      CHECK(news->text ==
+            "3 of 4 hosts are here, and no layout with fewer data-parallel ranks fits 2 or more of them");
     }
     SUBCASE("there is one") {
       t.fits = AttemptSize{.nodes = 3, .dp = 6};
@@ -299,6 +333,21 @@ TEST_CASE("host table: a run begins with all of its hosts, whatever it may go on
   REQUIRE(news);
   CHECK(news->over);
   CHECK(news->text == "4 hosts are needed, and 3 are here");
+}
+
+TEST_CASE("host table: hosts that are too few to begin an attempt are too few to hold all places of one") {
+  TestTable t(8, 11, 6);
+  for (const int host : {0, 1, 2, 3, 4, 5, 6, 7}) t.Come(host);
+  t.PlacesNow();
+  t.table.Go(7, t.now);
+  for (const int host : {0, 1, 2, 3, 4, 5, 6}) t.End(host, t.EndOf(kLost));
+  t.Wait(std::chrono::seconds(1));
+  CHECK(t.IsQuiet());
+  t.Wait(std::chrono::seconds(4));
+  t.fits = AttemptSize{.nodes = 6, .dp = 6};
+  CHECK(t.PlacesNow().size() == 6);
+  CHECK(t.asked.back() == 7);
+  CHECK(t.least == 6);  // of the eleven hosts six have to be here, and the other five hold no whole attempt
 }
 
 TEST_CASE("host table: a host to blame is left out at once where the run may go on without it") {

@@ -150,7 +150,7 @@ TEST_CASE("roster: without a spare all hosts hear of a smaller attempt, and of t
   run.options.table.min_nodes = 2;
   run.options.table.dp = 6;
   run.options.table.last_call = std::chrono::milliseconds(100);
-  run.options.table.fit = [](std::int64_t hosts) {
+  run.options.table.fit = [](std::int64_t hosts, std::int64_t) {
     return std::optional<AttemptSize>({.nodes = hosts, .dp = 4});
   };
   run.StartAll();
@@ -222,6 +222,12 @@ TEST_CASE(
   const Roster::Turn replaced = run.Next(2).get();
   CHECK(replaced.node == 1);
   CHECK(waits.get().generation == 2);
+  // Host 1 has lost its place, and is told of no attempt until the next one begins.
+  run.Start(1, "another");
+  const Roster::Turn leaves = run.hosts_here[1]->Next(std::nullopt, [] { return true; });
+  CHECK(leaves.over);
+  CHECK(leaves.code == kStoppedHere);
+  run.Lose(1);
   run.Lose(2);
   bool asked = false;
   HostEnd lost;
