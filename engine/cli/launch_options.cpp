@@ -170,6 +170,7 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   supervisor.memory_files = memory.files();
   supervisor.copies_port = memory.copies_port();
   supervisor.from_disk = turn.from_disk;
+  supervisor.is_restart = turn.generation > 1;
   const bool has_rank_0 = turn.node == 0;
   if (has_rank_0) {
     supervisor.listener = std::move(turn.listener);

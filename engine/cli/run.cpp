@@ -180,6 +180,7 @@ int RunRecipe(RunArguments& arguments) {
   if (IsSupervised(placement)) {
     options.host_copies = {.port = placement->copies_port, .token = placement->token};
     options.from_disk = placement->from_disk;
+    if (placement->is_restart) options.lock_patience = train::kLockPatience;
   }
   if (placement) options.processes = static_cast<int>(placement->local_size);
   absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);

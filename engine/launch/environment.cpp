@@ -119,6 +119,7 @@ absl::StatusOr<std::optional<Placement>> FromEngine(const Lookup& lookup) {
   ASSIGN_OR_RETURN(const std::int64_t copies, variables.NumberOr("ENGINE_COPIES", 0, 1, kMostPort));
   placement.copies_port = static_cast<int>(copies);
   placement.from_disk = variables.Has("ENGINE_FROM_DISK");
+  placement.is_restart = variables.Has("ENGINE_RESTART");
   RETURN_IF_ERROR(Finish(variables, "", &placement));
   return placement;
 }

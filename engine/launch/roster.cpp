@@ -254,12 +254,13 @@ bool Roster::TakeIn(const WireMessage& message) {
     }
     case MessageKind::kAttempt: {
       const absl::StatusOr<Endpoint> ranks_at = ParseEndpoint(fields[2]);
-      if (!ranks_at.ok()) return false;
+      const AttemptSize size{.nodes = NumberOf(fields[4]), .dp = NumberOf(fields[5])};
+      if (!ranks_at.ok() || size.nodes < 1 || size.dp < 1) return false;
       const std::lock_guard<std::mutex> lock(mutex_);
       if (NumberOf(fields[0]) <= generation_) return true;  // it is told to one that did not know
       generation_ = NumberOf(fields[0]);
       node_ = NumberOf(fields[1]);
-      size_ = {.nodes = NumberOf(fields[4]), .dp = NumberOf(fields[5])};
+      size_ = size;
       end_.reset();
       if (node_ < 0) return true;
       turn_.emplace(Turn{.over = false,
@@ -267,7 +268,7 @@ bool Roster::TakeIn(const WireMessage& message) {
                          .text = fields[6],
                          .generation = generation_,
                          .node = node_,
-                         .size = size_,
+                         .size = size,
                          .ranks_at = *ranks_at,
                          .listener = node_ == 0 ? std::move(ranks_listener_) : Descriptor(),
                          .from_disk = fields[3] == "1"});

@@ -216,6 +216,7 @@ class Supervisor {
     }
     if (options_.copies_port > 0) variables.push_back(fmt::format("ENGINE_COPIES={}", options_.copies_port));
     if (options_.from_disk) variables.emplace_back("ENGINE_FROM_DISK=1");
+    if (options_.is_restart) variables.emplace_back("ENGINE_RESTART=1");
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string text = *variable;
       const bool replaced = std::any_of(variables.begin(), variables.end(), [&](const std::string& ours) {

@@ -69,7 +69,7 @@ class Training {
   absl::Status Train() {
     RETURN_IF_ERROR(Plan());
     if (run_.Leads()) {
-      ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(run_.options.out));
+      ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(run_.options.out, run_.options.lock_patience));
       lock_.emplace(std::move(taken));
       if (run_.options.own_folder) RETURN_IF_ERROR(CheckOrigin(run_.recipe, run_.options.out));
     }

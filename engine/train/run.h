@@ -1,6 +1,7 @@
 // A training run: plan, ranks, data, loop, evaluation, checkpoints, resume.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,6 +13,10 @@
 #include "engine/train/stop_signals.h"
 
 namespace engine::train {
+
+// With the rank 0 of an attempt before, on a host that is not heard of any more, until the file system takes its lock away: NFS has
+// leases of 90 s.
+inline constexpr std::chrono::milliseconds kLockPatience = std::chrono::minutes(2);
 
 struct RunOptions {
   std::string out;  // the run's folder: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/
@@ -30,8 +35,9 @@ struct RunOptions {
     std::string token;
   };
   HostCopies host_copies = {};
-  bool from_disk = false;  // whatever is in memory
-  int processes = 1;       // of this run that share this host
+  bool from_disk = false;                      // whatever is in memory
+  std::chrono::milliseconds lock_patience{0};  // with another run that holds the folder
+  int processes = 1;                           // of this run that share this host
 };
 
 struct RunEnd {

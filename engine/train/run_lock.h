@@ -1,6 +1,7 @@
 // Two runs in one folder would mix: whoever runs in it holds its lock.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -11,9 +12,9 @@ namespace engine::train {
 // Holds a run's folder for as long as it lives.
 class RunLock {
  public:
-  // Creates the folder where it is missing. Errors: it cannot be created or opened; another run holds it. A
-  // file system without locks refuses nobody.
-  static absl::StatusOr<RunLock> Take(const std::string& folder);
+  // Creates the folder where it is missing. Errors: it cannot be created or opened; another run holds it, and
+  // still does after `patience`. A file system without locks refuses nobody.
+  static absl::StatusOr<RunLock> Take(const std::string& folder, std::chrono::milliseconds patience = {});
   RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
   RunLock& operator=(RunLock&&) = delete;
   ~RunLock();

@@ -1,12 +1,16 @@
 // Hosts that are lost, through the program: others take their places, and the run ends with the bits of an undisturbed one.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/launch/socket.h"
@@ -139,6 +143,22 @@ TEST_CASE(
   for (const int host : {0, 1, 2}) CHECK_MESSAGE(stopped.At(host).Wait(60) == 0, stopped.At(host).log());
   CHECK(Contains(stopped.At(0).log(), "stopped by a signal after iteration "));
   CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("spares: a rank 0 that begins again waits for one that is not heard of to let the folder go") {
+  const TinyRun tiny;
+  Background run(tiny, "again",
+                 "run " + tiny.recipe + kKept +
+                     "--max-restarts 1 --fault rank=0,iteration=1,at=forward,kind=kill --out " + tiny.out);
+  const auto pauses = [&] { return Contains(run.log(), "restart 1 of 1 in 1 s"); };
+  for (int i = 0; i < 4000 && !pauses(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  REQUIRE_MESSAGE(pauses(), run.log());
+  {
+    const Descriptor folder(open(tiny.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    REQUIRE(flock(folder.number(), LOCK_EX | LOCK_NB) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1400));  // rank 0 is there before this is over
+  }
+  CHECK_MESSAGE(run.Wait(60) == 0, run.log());
 }
 
 TEST_CASE("spares: an error of the recipe's, or of one host, ends the run on all, with its code") {
