@@ -162,15 +162,16 @@ std::int32_t DrawOfAll(std::vector<Likelihood> logits, double temperature, doubl
     std::array<Likelihood, 3> some = {part.front(), part[part.size() / 2], part.back()};
     std::ranges::sort(some, IsLikelier);
     const Likelihood pivot = some[1];  // so that neither side is empty
-    const auto behind =
-        std::ranges::partition(part, [&](const Likelihood& one) { return IsLikelier(one, pivot); });
-    const std::span<Likelihood> before = part.first(part.size() - behind.size());
+    const auto behind = std::partition(part.begin(), part.end(),
+                                       [&](const Likelihood& one) { return IsLikelier(one, pivot); });
+    const auto count = static_cast<std::size_t>(behind - part.begin());
+    const std::span<Likelihood> before = part.first(count);
     const double sum = SumOf(before);
     if (left < sum || pivot.value == 0) {  // behind it is nothing that could be drawn
       part = before;
     } else {
       left -= sum;
-      part = part.last(behind.size());
+      part = part.subspan(count);
     }
   }
   std::ranges::sort(part, IsLikelier);
