@@ -15,7 +15,7 @@
 
 namespace engine::cli {
 
-// What a recipe is told (--set) for an attempt of that size; nothing where it is the recipe's own.
+// The --set options that make the recipe one for an attempt of that size; none where that is the recipe's own size.
 std::vector<std::string> SettingsOf(const launch::AttemptSize& size, const recipe::Recipe& recipe);
 
 // The largest attempts that hosts have room for, each found once.

@@ -66,7 +66,8 @@ class ForwardBuilder {
     }
   }
 
-  // What is read beside logits of each microbatch, or of all microbatches after the last.
+  // The values that somebody reads beside the logits: in a form that generates after each run, in an evaluation after all its
+  // microbatches.
   std::vector<std::int32_t> Outputs() const {
     if (form_ == plan::kEvaluateForm) return {plan_.scores.log_probability, plan_.scores.rank};
     const plan::Plan::TopLogits& top = plan_.top_logits[form_];

@@ -197,8 +197,8 @@ class RankExecutor {
   absl::Status Generate(plan::FormId form, const Feed& feed);
   // The logits of the form's last microbatch (plan::Plan::logits, on ranks of the last stage).
   backend::TensorView Logits(plan::FormId form = plan::kEvaluateForm) const;
-  // What the form that generates tells beside its logits (plan::Plan::TopLogits, in that order); none on ranks of other stages
-  // than the last.
+  // The largest logits and the sums of a form that generates (plan::Plan::TopLogits, in that order), as its last run left them.
+  // Ranks of other stages than the last have none.
   std::vector<backend::TensorView> TopLogits(plan::FormId form) const;
   // The scores of the last evaluation (plans made with keep_scores); nullopt on ranks of stages that make none. Ranks that
   // differ along tp alone have the same.

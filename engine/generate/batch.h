@@ -114,7 +114,7 @@ class Batch {
   absl::StatusOr<ScoredToken> Choose(const Sequence& sequence, std::int64_t row);
   static absl::StatusOr<ScoredToken> Score(std::int32_t token, std::int64_t top,
                                            std::span<const float> logits);
-  // Of what is known; nullopt: that does not have it.
+  // The same by the likeliest tokens alone; nullopt where the token, or one of the top, is not among them.
   static std::optional<ScoredToken> Score(std::int32_t token, std::int64_t top, const Likeliest& likeliest);
   // Gives the sequence the token that follows the decoder's row.
   void Extend(std::size_t slot, std::int64_t row);

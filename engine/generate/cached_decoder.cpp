@@ -42,7 +42,7 @@ std::int32_t TemperatureBits(double temperature) {
   return std::bit_cast<std::int32_t>(temperature > 0 ? static_cast<float>(temperature) : 1.0F);
 }
 
-// What a rank tells of its part of the logits.
+// The largest logits of a rank's own columns, and the sums over all columns, as the rank tells them.
 struct RankTop {
   std::vector<std::int32_t> tokens;  // [samples, count], −1 behind the last
   std::vector<float> values;

@@ -126,7 +126,7 @@ class WordCache {
   static constexpr std::size_t kLines = std::size_t{1} << kLineBits;
   static constexpr int kIdBits = 24;  // vocabulary.h
   static constexpr std::int32_t kIdMask = (1 << kIdBits) - 1;
-  // Of the processor's cache: two words. A fourth id is in bytes that are left: its lowest is the highest of the second
+  // A line of the processor's cache, which holds two words. A fourth id is in bytes that are left: its lowest is the highest of the second
   // id's, the next the highest of the third id's, and its highest is in the state.
   struct alignas(64) Line {
     std::uint64_t low[2];  // the keys; zero: empty

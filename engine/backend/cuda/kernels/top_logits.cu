@@ -28,7 +28,7 @@ __device__ __forceinline__ int ColumnOf(Key key) {
 }
 
 __device__ __forceinline__ float MinusInfinity() { return __int_as_float(static_cast<int>(0xFF800000U)); }
-// What exp is taken of less: never −∞ − −∞.
+// The number that is subtracted from each logit before exp: the largest logit, or 0 where all are −∞, as −∞ − −∞ is no number.
 __device__ __forceinline__ float Finite(float max) { return max == MinusInfinity() ? 0.0F : max; }
 
 struct Shared {

@@ -7,7 +7,7 @@ namespace engine::backend::cuda {
 
 // Columns of a row that a block of threads looks at.
 inline constexpr std::int64_t kTopLogitsPart = 4096;
-// Of so many the largest can be asked for: the most that a block sorts.
+// At most so many of the largest logits can be asked for: a block of threads sorts no more.
 inline constexpr std::int64_t kMostTopLogits = 128;
 
 // Each part leaves its `count` largest logits, as keys of 8 bytes, and three numbers of fp32: its largest, and its sums for
