@@ -13,6 +13,7 @@
 #include "engine/base/status.h"
 #include "engine/data/chat_build.h"
 #include "engine/data/indexed_format.h"
+#include "engine/storage/put_file.h"
 #include "engine/storage/storage.h"
 
 namespace engine::data {
@@ -42,19 +43,6 @@ absl::Status TryToWrite(const std::string& output_prefix) {
   ASSIGN_OR_RETURN(const std::unique_ptr<storage::Writer> writer, storage::Create(name));
   RETURN_IF_ERROR(writer->Finish());
   return storage::Remove(name);
-}
-
-absl::Status Put(const std::string& path, std::int64_t bytes, const std::string& name) {
-  constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-  ASSIGN_OR_RETURN(const File file, OpenForReading(path));
-  ASSIGN_OR_RETURN(const std::unique_ptr<storage::Writer> writer, storage::Create(name, bytes));
-  std::string piece;
-  for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
-    piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, bytes - at)));
-    RETURN_IF_ERROR(file.ReadAt(piece.data(), static_cast<std::int64_t>(piece.size()), at));
-    RETURN_IF_ERROR(writer->Append(piece));
-  }
-  return writer->Finish();
 }
 
 absl::Status PutManifest(const std::string& path, const std::string& name, const std::string& local,
@@ -93,7 +81,7 @@ absl::Status Publish(const std::string& local, const std::string& output_prefix)
     if (PlaceInOrder(file->name) > 0) RETURN_IF_ERROR(storage::Remove(name_of(*file)));
   for (const storage::Entry& file : files) {
     RETURN_IF_ERROR(file.name.ends_with(".json") ? PutManifest(file.name, name_of(file), local, output_prefix)
-                                                 : Put(file.name, file.bytes, name_of(file)));
+                                                 : storage::PutFile(file.name, name_of(file)));
   }
   return absl::OkStatus();
 }

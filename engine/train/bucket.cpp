@@ -15,6 +15,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/checkpoint/write.h"
 #include "engine/storage/location.h"
+#include "engine/storage/put_file.h"
 #include "engine/storage/storage.h"
 
 namespace engine::train {
@@ -63,26 +64,13 @@ absl::StatusOr<InBucketByIteration> ListObjects(const std::string& prefix) {
   return found;
 }
 
-absl::Status PutFile(const std::string& path, const std::string& name) {
-  ASSIGN_OR_RETURN(const File file, OpenForReading(path));
-  ASSIGN_OR_RETURN(const std::int64_t bytes, file.Size());
-  ASSIGN_OR_RETURN(const std::unique_ptr<storage::Writer> writer, storage::Create(name, bytes));
-  std::string piece;
-  for (std::int64_t at = 0; at < bytes; at += kPieceBytes) {
-    piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, bytes - at)));
-    RETURN_IF_ERROR(file.ReadAt(piece.data(), static_cast<std::int64_t>(piece.size()), at));
-    RETURN_IF_ERROR(writer->Append(piece));
-  }
-  return writer->Finish();
-}
-
 // The manifest last, which makes a checkpoint of them.
 absl::Status PutFiles(const checkpoint::Reader& reader, const std::string& to) {
   for (const checkpoint::FileInfo& file : reader.manifest().files) {
-    RETURN_IF_ERROR(
-        PutFile(checkpoint::JoinPath(reader.folder(), file.name), checkpoint::JoinPath(to, file.name)));
+    RETURN_IF_ERROR(storage::PutFile(checkpoint::JoinPath(reader.folder(), file.name),
+                                     checkpoint::JoinPath(to, file.name)));
   }
-  return PutFile(ManifestIn(reader.folder()), ManifestIn(to));
+  return storage::PutFile(ManifestIn(reader.folder()), ManifestIn(to));
 }
 
 absl::Status FetchFile(const std::string& name, std::int64_t bytes, const std::string& path) {
