@@ -108,33 +108,47 @@ std::vector<float> Transcript(Decoding& run) {
   return all;
 }
 
+recipe::Recipe TinyModel(bool llama) {
+  recipe::Recipe recipe = plan::TinyRecipe(
+      llama, {"training.global_batch=1", "data.sequence_length=64", "model.max_positions=96"});
+  recipe.data.sequence_length = 96;
+  return recipe;
+}
+
+std::vector<float> CpuTranscript(recipe::Recipe recipe) {
+  recipe.precision.compute = "fp32";
+  Decoding cpu(recipe, train::testing::CpuDevice(), 3);
+  cpu.Start();
+  return Transcript(cpu);
+}
+
+// `bound` is relative to the largest logit.
+void CheckTranscript(const std::string& name, const std::vector<float>& expected,
+                     const std::vector<float>& actual, double bound) {
+  REQUIRE(actual.size() == expected.size());
+  double scale = 0;
+  double error = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    scale = std::max<double>(scale, std::abs(expected[i]));
+    error = std::max<double>(error, std::abs(expected[i] - actual[i]));
+  }
+  MESSAGE(fmt::format("{}: logits up to {:.3g}, off by {:.2g} of that", name, scale, error / scale));
+  CHECK(error <= bound * scale);
+}
+
 TEST_CASE("gpu generation: prompts and steps over caches give the CPU's logits") {
   for (const bool llama : {false, true}) {
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
-      recipe::Recipe recipe = plan::TinyRecipe(
-          llama, {"training.global_batch=1", "data.sequence_length=64", "model.max_positions=96"});
-      recipe.data.sequence_length = 96;
-      recipe.precision.compute = "fp32";
-      Decoding cpu(recipe, train::testing::CpuDevice(), 3);
-      cpu.Start();
-      const std::vector<float> expected = Transcript(cpu);
+      recipe::Recipe recipe = TinyModel(llama);
+      const std::vector<float> expected = CpuTranscript(recipe);
       recipe.precision.compute = compute;
       Decoding gpu(recipe, GpuDevice(recipe), 3);
       gpu.Start();
       const std::vector<float> actual = Transcript(gpu);
-      REQUIRE(actual.size() == expected.size());
-      double scale = 0;
-      double error = 0;
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        scale = std::max<double>(scale, std::abs(expected[i]));
-        error = std::max<double>(error, std::abs(expected[i] - actual[i]));
-      }
       const double bound = std::string(compute) == "fp32"   ? 2e-5
                            : std::string(compute) == "fp16" ? 5e-3
                                                             : 4e-2;
-      MESSAGE(fmt::format("{} {}: logits up to {:.3g}, off by {:.2g} of that", llama ? "llama" : "gpt",
-                          compute, scale, error / scale));
-      CHECK(error <= bound * scale);
+      CheckTranscript(fmt::format("{} {}", llama ? "llama" : "gpt", compute), expected, actual, bound);
       const std::vector<float> again = Transcript(gpu);
       CHECK(again == actual);
     }
@@ -152,13 +166,8 @@ bool HasTwoGpus() {
 TEST_CASE("gpu generation: on two GPUs of one process, prompts and steps give the CPU's logits") {
   if (!HasTwoGpus()) return;
   for (const bool llama : {false, true}) {
-    recipe::Recipe recipe = plan::TinyRecipe(
-        llama, {"training.global_batch=1", "data.sequence_length=64", "model.max_positions=96"});
-    recipe.data.sequence_length = 96;
-    recipe.precision.compute = "fp32";
-    Decoding cpu(recipe, train::testing::CpuDevice(), 3);
-    cpu.Start();
-    const std::vector<float> expected = Transcript(cpu);
+    recipe::Recipe recipe = TinyModel(llama);
+    const std::vector<float> expected = CpuTranscript(recipe);
     recipe.precision.compute = "bf16";
     for (const auto& [tp, pp] : {std::pair<int, int>{2, 1}, {1, 2}}) {
       recipe.parallelism.tp = tp;
@@ -166,15 +175,7 @@ TEST_CASE("gpu generation: on two GPUs of one process, prompts and steps give th
       Decoding gpus(recipe, GpuDevice(recipe), 3);
       gpus.Start();
       const std::vector<float> actual = Transcript(gpus);
-      REQUIRE(actual.size() == expected.size());
-      double scale = 0, error = 0;
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        scale = std::max<double>(scale, std::abs(expected[i]));
-        error = std::max<double>(error, std::abs(expected[i] - actual[i]));
-      }
-      MESSAGE(fmt::format("{} tp {} pp {}: logits up to {:.3g}, off by {:.2g} of that",
-                          llama ? "llama" : "gpt", tp, pp, scale, error / scale));
-      CHECK(error <= 4e-2 * scale);
+      CheckTranscript(fmt::format("{} tp {} pp {}", llama ? "llama" : "gpt", tp, pp), expected, actual, 4e-2);
     }
   }
 }
