@@ -204,7 +204,16 @@ class Rewriter {
     const graph::ValueIds top = to_.Emit(ops::kTopLogits, "top_logits", {to_.logits(), temperatures_},
                                          {{"classes", classes}, {"count", std::min(kTopLogits, classes)}});
     to_.value(top[2]).pin = graph::Pin::kReplicated;
-    to_.set_top_logits({.tokens = top[0], .values = top[1], .log_sums = top[2]});
+    graph::TopLogits told = {.tokens = top[0], .values = top[1], .log_sums = top[2]};
+    if (head.attributes.Int("invariant", 0) != 0) {
+      // By the op that evaluation has. The sums do not depend on labels: any tokens will do.
+      const ValueId labels = step_.begins ? wanted_ : CopyOf(positions_);
+      const ValueIds of_rows =
+          to_.Emit(ops::kCrossEntropy, "row_log_sums", {to_.logits(), labels}, {{"classes", classes}});
+      to_.value(of_rows[0]).pin = graph::Pin::kReplicated;
+      told.row_log_sums = of_rows[0];
+    }
+    to_.set_top_logits(told);
   }
 
   void CopyLeaf(ValueId id) {
@@ -259,9 +268,11 @@ class Rewriter {
   ValueId CacheOf(const graph::Node& node, ValueId x, std::string_view what) {
     const graph::TensorType& type = to_.value(x).type;
     const std::int64_t window = node.attributes.Int("window", 0);
+    // Where rows came in another order than the positions, so would the sums of attention.
+    const bool forgets = window > 0 && node.attributes.Int("invariant", 0) == 0;
     const std::int64_t rows =
-        window > 0 ? std::min(step_.context, (window + kRowMultiple - 1) / kRowMultiple * kRowMultiple)
-                   : step_.context;
+        forgets ? std::min(step_.context, (window + kRowMultiple - 1) / kRowMultiple * kRowMultiple)
+                : step_.context;
     graph::TensorType of_cache{.shape = {step_.slots, rows}, .dtype = type.dtype, .dims = {}};
     of_cache.dims = {graph::Dim::kOther, graph::Dim::kOther};
     of_cache.Append(type, 2);

@@ -11,7 +11,8 @@
 //     One more token of each sample: k and v go to the caches as by cache_update, and o is as of attention (attention.cpp)
 //     under a causal mask, with its attributes but dropout, of the query and the keys at the positions up to its own, within
 //     the attribute window > 0: the key of position j is in row j mod T. A cache that forgets has as many rows as the window
-//     at least. Of a sample whose slot is −1, o = 0. Scores and sums in fp32 or wider.
+//     at least; with the attribute invariant 1, o has the bits of attention's, and a cache forgets nothing. Of a sample whose
+//     slot is −1, o = 0. Scores and sums in fp32 or wider.
 //   take_tokens(x[B, S, D…], index[B, R] int32) → y[B, R, D…]
 //     y_br = x_b,index_br: the tokens whose logits are wanted.
 //

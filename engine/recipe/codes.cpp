@@ -113,6 +113,11 @@ const std::vector<Code>& Codes() {
        "on; iterations that are "
        "left out are named by numbers.",
        "The hint says which key and which value (docs/bad-numbers.md)."},
+      {"E213", "invariant", "What generate.invariant asks for is not to be had",
+       "With generate.invariant a token's logits have the same bits in training and generation. Sums over "
+       "several ranks have no such "
+       "order, numbers in fp8 have scales that a whole batch decides, and some kernels have no form for it.",
+       "The hint says what has; or generate.invariant = false."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},

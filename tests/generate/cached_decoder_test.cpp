@@ -12,6 +12,7 @@
 #include "engine/model/load.h"
 #include "tests/data/temp_dir.h"
 #include "tests/generate/hash_decoder.h"
+#include "tests/generate/invariant.h"
 #include "tests/plan/plans.h"
 #include "tests/train/text_testing.h"
 
@@ -289,6 +290,18 @@ TEST_CASE("cached decoder: caches of windows have as many rows as the window, in
   CHECK(rows == std::vector<std::int64_t>{64, 64, 300, 300, 64, 64});
   CHECK(bytes == 2 * (64 + 300 + 64) * 2 * 2 * 8 * 4);  // slots, rows, keys and values, heads, features, f32
   CHECK(run.plan.stages[0].memory.activations >= bytes);
+}
+
+void CheckInvariant(const recipe::Recipe& recipe) {
+  testing::CheckInvariant(recipe, [] { return CpuDevice(); });
+}
+
+TEST_CASE("cached decoder: invariant, the bits are those of evaluation and training, beside any others") {
+  CheckInvariant(plan::TinyRecipe(false, {"data.sequence_length=60"}));
+  CheckInvariant(plan::TinyRecipe(true, {"data.sequence_length=60"}));
+  CheckInvariant(OfFamily("gemma3-1b", "D = 32, L = 6, H = 4, K = 1, E = 8, F = 48, V = 300"));
+  CheckInvariant(OfFamily("gemma2-2b", "D = 32, L = 4, H = 4, K = 2, E = 8, F = 48, V = 300, Q = 8"));
+  CheckInvariant(OfText(kWindows, {"data.sequence_length=150"}));
 }
 
 TEST_CASE("cached decoder: what a model must have, one error each") {

@@ -47,6 +47,11 @@ struct CachedAttention {
 };
 void LaunchCachedAttention(const CachedAttention& attention, cudaStream_t stream);
 
+// Keeps the new tokens in the caches alone, and writes the positions of the keys that each sample's queries see, [B, queries, 2]:
+// none of a sample whose slot is −1. Reads of `attention` all but q, o and what scores are made of.
+void LaunchKeepTokens(const CachedAttention& attention, std::int64_t queries, std::int32_t* spans,
+                      cudaStream_t stream);
+
 struct TakeTokens {
   DType dtype = DType::kBF16;
   std::int64_t samples = 0, tokens = 0, taken = 0;  // of a sample
