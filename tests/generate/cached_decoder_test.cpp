@@ -302,6 +302,7 @@ TEST_CASE("cached decoder: invariant, the bits are those of evaluation and train
   CheckInvariant(OfFamily("gemma3-1b", "D = 32, L = 6, H = 4, K = 1, E = 8, F = 48, V = 300"));
   CheckInvariant(OfFamily("gemma2-2b", "D = 32, L = 4, H = 4, K = 2, E = 8, F = 48, V = 300, Q = 8"));
   CheckInvariant(OfText(kWindows, {"data.sequence_length=150"}));
+  testing::CheckNotInvariant(plan::TinyRecipe(true, {"data.sequence_length=60"}), [] { return CpuDevice(); });
 }
 
 TEST_CASE("cached decoder: what a model must have, one error each") {

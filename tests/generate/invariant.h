@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/base/philox.h"
@@ -88,7 +88,7 @@ inline Evaluated EvaluationOf(const recipe::Recipe& recipe, const std::function<
 }
 
 // Logits and sums of logits of the sequence, [tokens, vocabulary] and [tokens]: a prompt in slot 1, then token by token beside
-// others that come and go.
+// others that come and go, in all slots at times. Without generate.invariant there are no sums.
 struct Told {
   std::vector<float> logits, sums;
 };
@@ -96,30 +96,33 @@ inline Told TokenByToken(Decoder& decoder, const std::vector<std::int32_t>& toke
   Told told;
   const std::span<const std::int32_t> all(tokens);
   const auto length = static_cast<std::int64_t>(prompt);
+  const auto add_sums = [&](std::int64_t first, std::int64_t count) {
+    const absl::StatusOr<std::vector<float>> sums = decoder.ReadLogSums(first, count);
+    MustBe(sums.status());
+    told.sums.insert(told.sums.end(), sums->begin(), sums->end());
+  };
   MustBe(decoder.PrefillAndRead(1, all.first(prompt), length, &told.logits));
-  const absl::StatusOr<std::vector<float>> of_prompt = decoder.ReadLogSums(0, length);
-  MustBe(of_prompt.status());
-  told.sums = *of_prompt;
-  REQUIRE(told.sums.size() == prompt);
+  add_sums(0, length);
   std::vector<float> rows;
-  MustBe(decoder.PrefillAndRead(0, all.first(5), 1, &rows));
-  MustBe(decoder.PrefillAndRead(2, all.first(6), 1, &rows));
+  for (std::int64_t slot = 0; slot < decoder.slots(); ++slot) {
+    if (slot != 1)
+      MustBe(decoder.PrefillAndRead(slot, all.first(static_cast<std::size_t>(5 + slot % 2)), 1, &rows));
+  }
   for (std::size_t s = prompt; s < tokens.size(); ++s) {
     std::vector<Decoder::Next> next = {{1, tokens[s]}};
     if (s % 2 == 0) next.insert(next.begin(), {0, tokens[s - 1]});
-    if (s % 3 == 0) next.push_back({2, tokens[s - 2]});
+    for (std::int64_t slot = 2; slot < decoder.slots() && s % 3 == 0; ++slot)
+      next.push_back({slot, tokens[s - static_cast<std::size_t>(slot % 5)]});
     MustBe(decoder.StepAndRead(next, &rows));
     const std::int64_t row = s % 2 == 0 ? 1 : 0;
     const auto first = rows.begin() + row * decoder.vocabulary();
     told.logits.insert(told.logits.end(), first, first + decoder.vocabulary());
-    const absl::StatusOr<std::vector<float>> sums = decoder.ReadLogSums(row, 1);
-    MustBe(sums.status());
-    REQUIRE(sums->size() == 1);
-    told.sums.push_back(sums->front());
+    add_sums(row, 1);
+    if (told.sums.empty()) continue;
     const absl::StatusOr<std::optional<Likeliest>> likeliest = decoder.ReadLikeliest(row);
     MustBe(likeliest.status());
     REQUIRE(likeliest->has_value());
-    CHECK((*likeliest)->row_log_sum == sums->front());
+    CHECK((*likeliest)->row_log_sum == told.sums.back());
   }
   return told;
 }
@@ -134,42 +137,79 @@ inline std::ptrdiff_t FirstUnequal(const std::vector<float>& a, const std::vecto
   return -1;
 }
 
-// Logits and log-probabilities have the bits of an evaluation, and what training adds up, in float64, is sums and logits with the same
-// bits, whatever part of the sequence is the prompt. The recipe is made invariant, without dropout, of one sample an iteration.
-inline void CheckInvariant(recipe::Recipe recipe, const std::function<state::Device()>& make_device) {
-  recipe.generate.invariant = true;
-  recipe.model.dropout = {};
-  recipe.training.micro_batch = recipe.training.global_batch = 1;
+// Random tokens for the whole context.
+inline std::vector<std::int32_t> TokensFor(const recipe::Recipe& recipe) {
   std::vector<std::int32_t> tokens;
   for (std::int64_t i = 0; i < recipe.data.sequence_length; ++i) {
     const double uniform =
         UniformFromWord(PhiloxWord(MakePhiloxKey(7, "tokens"), static_cast<std::uint64_t>(i)));
     tokens.push_back(static_cast<std::int32_t>(uniform * static_cast<double>(recipe.model.vocab)));
   }
+  return tokens;
+}
+
+// The recipe's model, generating in so many slots.
+struct Decoding {
+  Decoding(const recipe::Recipe& recipe, const std::function<state::Device()>& make_device,
+           std::int64_t slots)
+      : device(make_device()),
+        shape(ShapeFor(slots, recipe.data.sequence_length)),
+        model(PlanOf(recipe), device) {
+    decoder = MakeCachedDecoder(model.plan, *model.ranks, shape);
+  }
+
+  state::Device device;
+  driver::GenerationShape shape;
+  Model model;
+  std::unique_ptr<Decoder> decoder;
+
+ private:
+  plan::Plan PlanOf(const recipe::Recipe& recipe) const {
+    absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
+    MustBe(plan.status());
+    return *std::move(plan);
+  }
+};
+
+// Logits and log-probabilities have the bits of an evaluation, and what training adds up, in float64, is sums and logits with the
+// same bits, whatever part of the sequence is the prompt. The recipe is made invariant, without dropout, of one
+// sample an iteration.
+inline void CheckInvariant(recipe::Recipe recipe, const std::function<state::Device()>& make_device,
+                           std::int64_t slots = 3) {
+  recipe.generate.invariant = true;
+  recipe.model.dropout = {};
+  recipe.training.micro_batch = recipe.training.global_batch = 1;
+  const std::vector<std::int32_t> tokens = TokensFor(recipe);
   const Evaluated whole = EvaluationOf(recipe, make_device, tokens);
-  const state::Device device = make_device();
-  const driver::GenerationShape shape = ShapeFor(3, recipe.data.sequence_length);
-  absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
-  MustBe(plan.status());
-  const Model model(*std::move(plan), device);
-  const std::unique_ptr<Decoder> decoder = MakeCachedDecoder(model.plan, *model.ranks, shape);
-  const auto vocab = static_cast<std::size_t>(decoder->vocabulary());
+  const Decoding run(recipe, make_device, slots);
+  const auto vocab = static_cast<std::size_t>(run.decoder->vocabulary());
   for (const std::size_t prompt : {std::size_t{7}, tokens.size() / 2}) {
     CAPTURE(prompt);
-    const Told told = TokenByToken(*decoder, tokens, prompt);
-    CHECK(FirstUnequal(told.logits, whole.logits, decoder->vocabulary()) == -1);
+    const Told told = TokenByToken(*run.decoder, tokens, prompt);
+    CHECK(FirstUnequal(told.logits, whole.logits, run.decoder->vocabulary()) == -1);
+    REQUIRE(told.sums.size() == tokens.size());
     double loss = 0;
     for (std::size_t s = 0; s + 1 < tokens.size(); ++s) {
       const auto logits = std::span(told.logits).subspan(s * vocab, vocab);
       const absl::StatusOr<LogProbabilities> of = LogProbabilities::Of(logits, told.sums[s]);
       MustBe(of.status());
-      const double log_probability = (*of)[tokens[s + 1]];
-      CHECK(log_probability == static_cast<double>(whole.log_probabilities[s]));
+      CHECK((*of)[tokens[s + 1]] == static_cast<double>(whole.log_probabilities[s]));
       loss += static_cast<double>(told.sums[s]) -
               static_cast<double>(logits[static_cast<std::size_t>(tokens[s + 1])]);
     }
     CHECK(loss == whole.loss);
   }
+}
+
+// Without the key some bit is another: what CheckInvariant checks does not come by itself.
+inline void CheckNotInvariant(recipe::Recipe recipe, const std::function<state::Device()>& make_device) {
+  recipe.training.micro_batch = recipe.training.global_batch = 1;
+  const std::vector<std::int32_t> tokens = TokensFor(recipe);
+  const Evaluated whole = EvaluationOf(recipe, make_device, tokens);
+  const Decoding run(recipe, make_device, /*slots=*/3);
+  const Told told = TokenByToken(*run.decoder, tokens, /*prompt=*/7);
+  CHECK(told.sums.empty());
+  CHECK(FirstUnequal(told.logits, whole.logits, run.decoder->vocabulary()) >= 0);
 }
 
 }  // namespace engine::generate::testing

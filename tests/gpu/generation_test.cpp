@@ -247,6 +247,11 @@ TEST_CASE("gpu generation: invariant, the bits are those of evaluation and train
       generate::testing::CheckInvariant(recipe, [&] { return GpuDevice(recipe); });
     }
   }
+  recipe::Recipe many = FamilyOf("qwen3-8b", "D = 256, L = 2, H = 8, K = 2, E = 128, F = 4096, V = 300", 150);
+  many.precision.compute = "bf16";
+  generate::testing::CheckInvariant(
+      many, [&] { return GpuDevice(many); }, /*slots=*/24);
+  generate::testing::CheckNotInvariant(many, [&] { return GpuDevice(many); });
 }
 
 bool HasTwoGpus() {

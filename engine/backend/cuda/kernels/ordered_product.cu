@@ -13,113 +13,128 @@ namespace {
 
 constexpr int kColumns = 16;
 constexpr int kTileRows = 8;
-constexpr int kStep = 32;  // terms that a stage of the ring has
+constexpr int kStep = 64;  // terms that a stage of the ring has
 constexpr int kPitch =
     kStep + 8;  // elements between rows of a stage, so that matrices are read without conflicts
-constexpr int kStages = 12;
-constexpr int kUnits = kStep / 8;  // of 16 bytes, in a row of a stage
+constexpr int kStages = 8;
+constexpr int kUnits = kStep / 8;            // of 16 bytes, in a row of a stage
+constexpr int kRowsAtOnce = kWarp / kUnits;  // that the lanes copy a unit each of
 
-template <typename T, typename Made, int kTiles>
-struct OrderedWarp {
-  static constexpr int kRows = kTiles * kTileRows;
-  static constexpr int kStageElements = (kColumns + kRows) * kPitch;
+// Rows of a matrix [count, terms] on their way into the ring, from `first` on; zeros where there are none.
+template <typename T, int kCount>
+struct RowStream {
+  const T* from;       // this lane's unit of its first row
+  std::int64_t apart;  // elements between its rows
+  int rows;            // of its rows, how many there are
+  int terms;           // behind its unit, of a row
 
-  const FewRows& p;
-  T* ring;
-  std::int64_t column, row;  // the first ones here
-  int lane;
-
-  __device__ __forceinline__ T* WeightsOf(int stage) const { return ring + stage * kStageElements; }
-  __device__ __forceinline__ T* RowsOf(int stage) const { return WeightsOf(stage) + kColumns * kPitch; }
-
-  // Rows [first, …) of a matrix [count, terms], terms of a step; zeros where there are none.
-  template <int kCount>
-  __device__ __forceinline__ void Fetch(const void* matrix, std::int64_t first, std::int64_t count,
-                                        std::int64_t step, T* to) const {
+  __device__ __forceinline__ RowStream(const void* matrix, std::int64_t first, std::int64_t count,
+                                       std::int64_t all_terms) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int row = lane / kUnits;
+    const int term = lane % kUnits * 8;
+    const std::int64_t left = count - first - row;
+    rows =
+        left <= 0 ? 0 : static_cast<int>(min(std::int64_t{kCount}, (left + kRowsAtOnce - 1) / kRowsAtOnce));
+    terms = static_cast<int>(all_terms) - term;
+    from = static_cast<const T*>(matrix) + (rows > 0 ? (first + row) * all_terms + term : 0);
+    apart = kRowsAtOnce * all_terms;
+  }
+  // The next step's terms; `to`: the stage's first row.
+  __device__ __forceinline__ void Fetch(T* to) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    T* const at = to + lane / kUnits * kPitch + lane % kUnits * 8;
 #pragma unroll
-    for (int i = lane; i < kCount * kUnits; i += kWarp) {
-      const std::int64_t at = first + i / kUnits;
-      const std::int64_t term = step * kStep + i % kUnits * 8;
-      const bool there = at < count && term < p.terms;
-      const T* const from = static_cast<const T*>(matrix) + (there ? at * p.terms + term : 0);
-      CopyAsync(to + i / kUnits * kPitch + i % kUnits * 8, from, there);
+    for (int i = 0; i < kCount / kRowsAtOnce; ++i) {
+      const bool there = i < rows && terms > 0;
+      CopyAsync(at + i * kRowsAtOnce * kPitch, there ? from + i * apart : from, there);
     }
-  }
-  __device__ __forceinline__ void FetchWeights(std::int64_t step, int stage) const {
-    Fetch<kColumns>(p.w, column, p.columns, step, WeightsOf(stage));
-  }
-  __device__ __forceinline__ void FetchRows(std::int64_t step, int stage) const {
-    Fetch<kRows>(p.x, row, p.rows, step, RowsOf(stage));
-  }
-
-  __device__ __forceinline__ void Add(int stage, float (&sums)[kTiles][4]) const {
-    const T* const w = WeightsOf(stage) + (lane % 16) * kPitch + lane / 16 * 8;
-    const T* const x = RowsOf(stage) + (lane % 8) * kPitch + lane / 8 * 8;
-    std::uint32_t b[kTiles][4];
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) LoadMatrices<false>(b[t], x + t * kTileRows * kPitch);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      std::uint32_t a[4];
-      LoadMatrices<false>(a, w + 16 * half);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) MultiplyTile(T(), sums[t], a, b[t][2 * half], b[t][2 * half + 1]);
-    }
-  }
-
-  __device__ __forceinline__ void Write(const float (&sums)[kTiles][4]) const {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const std::int64_t y_row = row + kTileRows * t + lane % 4 * 2 + i % 2;
-        const std::int64_t y_column = column + lane / 4 + i / 2 * 8;
-        if (y_row >= p.rows || y_column >= p.columns) continue;
-        const std::int64_t at = y_row * p.columns + y_column;
-        float sum = sums[t][i];
-        if (p.bias != nullptr) sum += ToFloat(static_cast<const T*>(p.bias)[y_column]);
-        if (p.c != nullptr) sum += ToFloat(static_cast<const Made*>(p.c)[at]);
-        static_cast<Made*>(p.y)[at] = FromFloat<Made>(sum);
-      }
-    }
+    terms -= kStep;
+    if (terms > 0) from += kStep;
   }
 };
+
+// Adds the products of a stage: `a` [16, kStep] and `b` [8 · kTiles, kStep].
+template <typename T, int kTiles>
+__device__ __forceinline__ void AddStage(const T* a, const T* b, float (&sums)[kTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const T* const w = a + (lane % 16) * kPitch + lane / 16 * 8;
+  const T* const x = b + (lane % 8) * kPitch + lane / 8 * 8;
+  std::uint32_t of_w[kStep / 16][4];
+  std::uint32_t of_x[kTiles][kStep / 32][4];
+#pragma unroll
+  for (int i = 0; i < kStep / 16; ++i) LoadMatrices<false>(of_w[i], w + 16 * i);
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < kStep / 32; ++i) LoadMatrices<false>(of_x[t][i], x + t * kTileRows * kPitch + 32 * i);
+  }
+#pragma unroll
+  for (int i = 0; i < kStep / 16; ++i) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+      MultiplyTile(T(), sums[t], of_w[i], of_x[t][i / 2][i % 2 * 2], of_x[t][i / 2][i % 2 * 2 + 1]);
+  }
+}
+
+// Rows `row` and columns `column` on of y.
+template <typename T, typename Made, int kTiles>
+__device__ __forceinline__ void Write(const FewRows& p, std::int64_t row, std::int64_t column,
+                                      const float (&sums)[kTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t y_row = row + kTileRows * t + lane % 4 * 2 + i % 2;
+      const std::int64_t y_column = column + lane / 4 + i / 2 * 8;
+      if (y_row >= p.rows || y_column >= p.columns) continue;
+      const std::int64_t at = y_row * p.columns + y_column;
+      float sum = sums[t][i];
+      if (p.bias != nullptr) sum += ToFloat(static_cast<const T*>(p.bias)[y_column]);
+      if (p.c != nullptr) sum += ToFloat(static_cast<const Made*>(p.c)[at]);
+      static_cast<Made*>(p.y)[at] = FromFloat<Made>(sum);
+    }
+  }
+}
 
 // grid: tiles of rows, of columns.
 template <typename T, typename Made, int kTiles>
 __global__ void __launch_bounds__(kWarp) MultiplyInOrder(FewRows p) {
-  using Warp = OrderedWarp<T, Made, kTiles>;
-  __shared__ __align__(16) T ring[kStages * Warp::kStageElements];
-  const Warp of = {p, ring, static_cast<std::int64_t>(blockIdx.y) * kColumns,
-                   static_cast<std::int64_t>(blockIdx.x) * Warp::kRows, static_cast<int>(threadIdx.x)};
-  const std::int64_t steps = (p.terms + kStep - 1) / kStep;
+  constexpr int kRows = kTiles * kTileRows;
+  constexpr int kStage = (kColumns + kRows) * kPitch;  // elements
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* const ring = reinterpret_cast<T*>(shared);
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * kColumns;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRows;
+  const int steps = static_cast<int>((p.terms + kStep - 1) / kStep);
+  RowStream<T, kColumns> weights(p.w, column, p.columns, p.terms);
+  RowStream<T, kRows> rows(p.x, row, p.rows, p.terms);
   LetNextBegin();
   if (!p.w_stays) AwaitEarlier();
 #pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) of.FetchWeights(stage, stage);
+  for (int stage = 0; stage < kStages - 1; ++stage) weights.Fetch(ring + stage * kStage);
   if (p.w_stays) AwaitEarlier();
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
-    of.FetchRows(stage, stage);
+    rows.Fetch(ring + stage * kStage + kColumns * kPitch);
     EndCopyGroup();  // the first group has the weights of all of them, which have been under way for longer
   }
   float sums[kTiles][4] = {};
   int stage = 0;
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     WaitForCopies<kStages - 2>();
     __syncwarp();
-    of.Add(stage, sums);
-    const int freed = stage == 0 ? kStages - 1 : stage - 1;  // all lanes are done with it
-    const std::int64_t next = step + kStages - 1;
-    if (next < steps) {
-      of.FetchWeights(next, freed);
-      of.FetchRows(next, freed);
-    }
+    T* const freed = ring + (stage == 0 ? kStages - 1 : stage - 1) * kStage;  // all lanes are done with it
+    weights.Fetch(freed);
+    rows.Fetch(freed + kColumns * kPitch);
     EndCopyGroup();
+    const T* const at = ring + stage * kStage;
+    AddStage<T, kTiles>(at, at + kColumns * kPitch, sums);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   WaitForCopies<0>();
-  of.Write(sums);
+  Write<T, Made, kTiles>(p, row, column, sums);
 }
 
 template <typename T, typename Made, int kTiles>
@@ -127,7 +142,8 @@ void LaunchTiles(const FewRows& p, cudaStream_t stream) {
   constexpr int kRows = kTiles * kTileRows;
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
                   static_cast<unsigned>((p.columns + kColumns - 1) / kColumns));
-  Launch(p.rows <= kMostEarlyRows, MultiplyInOrder<T, Made, kTiles>, grid, kWarp, 0, stream, p);
+  constexpr int kBytes = kStages * (kColumns + kRows) * kPitch * static_cast<int>(sizeof(T));
+  Launch(p.rows <= kMostEarlyRows, MultiplyInOrder<T, Made, kTiles>, grid, kWarp, kBytes, stream, p);
 }
 
 template <typename T, typename Made>
