@@ -214,6 +214,7 @@ class CachedDecoder : public Decoder {
     read_.clear();
     read_sums_.clear();
     tops_.clear();
+    row_sums_.clear();
     const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                             const TensorView& host) -> absl::Status {
       const std::vector<std::int32_t>& numbers = batch.Of(input);
@@ -258,16 +259,17 @@ class CachedDecoder : public Decoder {
     return absl::OkStatus();
   }
 
-  // The sums of these rows of the form's logits, where it makes them: one rank makes all.
+  // The sums of these rows of the form's logits, where it makes them: one rank makes all, which are read once.
   absl::Status AppendLogSums(std::int64_t first, std::int64_t count, std::vector<float>* sums) {
     if (plan_.top_logits[form_].row_log_sums < 0) return absl::OkStatus();
     constexpr std::size_t kRowSums = 3;  // of RankExecutor::TopLogits
-    return ForEachLast([&](executor::RankExecutor& rank) -> absl::Status {
-      std::vector<float> all;
-      RETURN_IF_ERROR(Download(rank, rank.TopLogits(form_)[kRowSums], &all));
-      sums->insert(sums->end(), all.begin() + first, all.begin() + first + count);
-      return absl::OkStatus();
-    });
+    if (row_sums_.empty()) {
+      RETURN_IF_ERROR(ForEachLast([&](executor::RankExecutor& rank) {
+        return Download(rank, rank.TopLogits(form_)[kRowSums], &row_sums_);
+      }));
+    }
+    sums->insert(sums->end(), row_sums_.begin() + first, row_sums_.begin() + first + count);
+    return absl::OkStatus();
   }
 
   template <typename T>
