@@ -9,6 +9,7 @@
 
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
+#include "engine/backend/cuda/kernels/tiles.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/graph/alibi.h"
 
@@ -45,34 +46,6 @@ __device__ __forceinline__ float Bent(const CachedAttention& p, float score, flo
 
 __device__ __forceinline__ float SlopeOf(const CachedAttention& p, std::int64_t head) {
   return p.alibi ? exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + head, p.all_heads))) : 0.0F;
-}
-
-template <bool kTransposed>
-__device__ __forceinline__ void LoadMatrices(std::uint32_t (&r)[4], const void* row) {
-  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
-  if constexpr (kTransposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-  }
-}
-
-// 16 bytes, or zeros.
-__device__ __forceinline__ void CopyAsync(void* to, const void* from, bool there) {
-  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
 // Shared memory of a block. Rows have 16 bytes more than their elements, so that matrices are read without conflicts.
@@ -586,6 +559,15 @@ void LaunchTakeTokens(const TakeTokens& take, cudaStream_t stream) {
           [&](auto unit, std::int64_t units, unsigned blocks, int threads) {
             Take<decltype(unit)><<<blocks, threads, 0, stream>>>(take, units);
           });
+}
+
+void LaunchAddChunks(const CachedAttention& attention, int chunks, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(attention.samples * attention.heads);
+  if (attention.dtype == DType::kBF16) {
+    AddChunks<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(attention, chunks);
+  } else {
+    AddChunks<__half><<<blocks, kThreads, 0, stream>>>(attention, chunks);
+  }
 }
 
 void LaunchCachedAttention(const CachedAttention& attention, cudaStream_t stream) {

@@ -46,6 +46,8 @@ struct CachedAttention {
   float* scratch = nullptr;
 };
 void LaunchCachedAttention(const CachedAttention& attention, cudaStream_t stream);
+// Adds up what chunks of keys have left in scratch, and makes o of it. bf16 and f16.
+void LaunchAddChunks(const CachedAttention& attention, int chunks, cudaStream_t stream);
 
 struct TakeTokens {
   DType dtype = DType::kBF16;
