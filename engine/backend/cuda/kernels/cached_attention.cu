@@ -267,11 +267,11 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
   // One of the blocks that have the new token keeps it; no other block reads the row that it goes to.
   if (!idle && end == seen.end && in_group == 0) KeepToken<T>(p, token, kv, slot, position);
 #pragma unroll
-  for (int stage = 0; stage < L::kStages - 1; ++stage) CommitCopies();
+  for (int stage = 0; stage < L::kStages - 1; ++stage) EndCopyGroup();
   for (std::int64_t t = 0; t < mine; ++t) {
     const std::int64_t next = t + L::kStages - 1;
     if (next < mine) of.Fetch(warp + kWarps * next, static_cast<int>(next % L::kStages));
-    CommitCopies();
+    EndCopyGroup();
     WaitForCopies<L::kStages - 1>();
     if (t == 0) {
       __syncthreads();  // queries, which all warps have copied

@@ -12,7 +12,7 @@
 #include "engine/backend/cuda/kernels/mma.cuh"
 #include "engine/backend/cuda/kernels/tiles.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
-#include "engine/backend/cuda/profile/scratch_cached_latent_attention.h"
+#include "engine/backend/cuda/profile/latent_tiles.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -258,13 +258,13 @@ __global__ void __launch_bounds__(kThreads) AttendLatentTiles(CachedLatentAttent
   float sum = 0;
   block.FetchQueries();
   if (tiles > 0) block.FetchKeys(0, 0);
-  CommitCopies();
+  EndCopyGroup();
   // One of the blocks that have the new token keeps it; no block reads the row that it goes to.
   if (!idle && block.end == seen.end && blockIdx.y == 0) KeepToken<T>(p, sample, slot, position);
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     const int stage = static_cast<int>(tile % L::kStages);
     if (tile + 1 < tiles) block.FetchKeys(tile + 1, 1 - stage);
-    CommitCopies();
+    EndCopyGroup();
     WaitForCopies<1>();
     __syncthreads();  // the tile, which all threads have copied
     block.MakeScores(stage);

@@ -1,5 +1,5 @@
-// Tiles in shared memory: copied there while a block computes (PTX ISA, "cp.async"), and read as mma.cuh's products want them
-// ("ldmatrix").
+// Tiles in shared memory: copied there while a block computes (PTX ISA, "cp.async"; groups of copies: vector.cuh), and read as
+// mma.cuh's products want them ("ldmatrix").
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,11 +30,6 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from, bool there
   const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
                : "memory");
-}
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
 }  // namespace engine::backend::cuda

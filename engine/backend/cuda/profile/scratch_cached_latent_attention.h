@@ -4,15 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/backend/cuda/profile/latent_tiles.h"
 #include "engine/graph/op.h"
 
 namespace engine::backend::cuda {
-
-// The widths of latents and of shared parts that tiles of tensor cores are made for: DeepSeek-V2's and V3's.
-inline constexpr std::int64_t kLatentTile = 512, kSharedTile = 64;
-
-// Heads of one block: it reads the latents once for all of them.
-inline std::int64_t LatentTileHeads(std::int64_t heads) { return heads <= 16 ? 16 : heads <= 32 ? 32 : 64; }
 
 // The keys of one sample are cut into blocks of `chunk`, `chunks` of them where the cache is full. Several blocks leave fp32
 // sums [B·H, chunks, C + 2] in scratch: of latents, the largest score, and Σ exp(score − largest).
