@@ -2,10 +2,10 @@
 // are made once and kept)
 //
 //   cache_update(x[B, S, K, E], cache[N, T, K, E], positions[B, S] int32, slots[B] int32) → cache
-//     Or of x[B, S, C] and a cache[N, T, C], as of latents. Token s of sample b, at position p = positions_bs of its sequence, goes to row p mod T of slot slots_b. A cache of
+//     Token s of sample b, at position p = positions_bs of its sequence, goes to row p mod T of slot slots_b. A cache of
 //     fewer rows than the sequence has tokens forgets the oldest: of tokens of one row the last one stays. A token at the
 //     position of the one before it is padding, and nothing is written for it; likewise a sample whose slot is −1, which is
-//     there to fill the batch. Other slots of one call are distinct.
+//     there to fill the batch. Other slots of one call are distinct. Tokens without heads, x[B, S, C], go to a cache[N, T, C].
 //   cached_attention(q[B, 1, H, E], k[B, 1, K, E], v[B, 1, K, U], keys[N, T, K, E], values[N, T, K, U], positions[B, 1],
 //       slots[B][, sinks[H]][, biases[H, 2M + 1]]) → o[B, 1, H, U], keys, values
 //     One more token of each sample: k and v go to the caches as by cache_update, and o is as of attention (attention.cpp)
