@@ -362,8 +362,9 @@ TEST_CASE("cached decoder: latents and the shared parts of keys are kept, whole 
   }
   recipe::Recipe published =
       OfFamily("deepseek-v2-lite",
-               "D = 32, L = 1, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300");
-  CHECK(CachesOf(Generating(published, 2).plan) == "latents [2, 96, 16], shared [2, 96, 1, 4]");
+               "D = 32, L = 2, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300");
+  CHECK(CachesOf(Generating(published, 2).plan) ==
+        "latents [2, 96, 16], shared [2, 96, 1, 4], latents [2, 96, 16], shared [2, 96, 1, 4]");
 }
 
 TEST_CASE(
