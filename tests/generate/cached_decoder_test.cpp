@@ -313,7 +313,7 @@ steps = [
   {{ do = "layer_norm", as = "norm", of = "x" }},
   {{ do = "linear", as = "q", out = ["H", "E"] }},
   {{ do = "linear", as = "kv_down", of = "norm", parts = {{ latent = ["C"], shared = [1, "R"] }} }},
-  {{ do = "linear", as = "kv", of = "latent", {bias} parts = {{ k = ["H", "N"], v = ["H", "U"] }} }},
+  {heads}
   {{ do = "rotary", of = "shared", to = "shared", table = "shared" }},
   {{ do = "join", as = "key", of = ["k", "shared"] }},
   {key_norm}
@@ -325,14 +325,16 @@ steps = [
 
 struct LatentForm {
   std::int64_t latent = 16;
-  const char* bias = "";
+  const char* heads =
+      R"({ do = "linear", as = "kv", of = "latent", parts = { k = ["H", "N"], v = ["H", "U"] } },)";
   const char* key_norm = "";
   const char* scores = "";
 };
 
 recipe::Recipe OfLatents(const LatentForm& form, std::vector<std::string> sets) {
-  const std::string text = fmt::format(kLatents, fmt::arg("latent", form.latent), fmt::arg("bias", form.bias),
-                                       fmt::arg("key_norm", form.key_norm), fmt::arg("scores", form.scores));
+  const std::string text =
+      fmt::format(kLatents, fmt::arg("latent", form.latent), fmt::arg("heads", form.heads),
+                  fmt::arg("key_norm", form.key_norm), fmt::arg("scores", form.scores));
   return OfText(text, std::move(sets));
 }
 
@@ -369,11 +371,17 @@ TEST_CASE("cached decoder: latents and the shared parts of keys are kept, whole 
 
 TEST_CASE(
     "cached decoder: attention of latents in which something else stands between keeps keys and values") {
-  for (const LatentForm& form :
-       {LatentForm{.latent = 80}, LatentForm{.bias = "bias = true,"},
-        LatentForm{.key_norm = R"({ do = "rms_norm", as = "key_norm", of = "key", to = "key" },)"},
-        LatentForm{.scores = ", softcap = 5.0"}, LatentForm{.scores = ", sinks = true"},
-        LatentForm{.scores = ", alibi = true"}}) {
+  for (
+      const LatentForm& form :
+      {LatentForm{.latent = 80},
+       LatentForm{
+           .heads =
+               R"({ do = "linear", as = "kv", of = "latent", bias = true, parts = { k = ["H", "N"], v = ["H", "U"] } },)"},
+       LatentForm{.heads = R"({ do = "linear", as = "kv_k", of = "latent", out = ["H", "N"], to = "k" },
+  { do = "linear", as = "kv_v", of = "norm", out = ["H", "U"], to = "v" },)"},
+       LatentForm{.key_norm = R"({ do = "rms_norm", as = "key_norm", of = "key", to = "key" },)"},
+       LatentForm{.scores = ", softcap = 5.0"}, LatentForm{.scores = ", sinks = true"},
+       LatentForm{.scores = ", alibi = true"}}) {
     const recipe::Recipe recipe = OfLatents(form, {"data.sequence_length=70"});
     CheckCaches(recipe);
     CHECK(CachesOf(Generating(recipe, 2).plan) ==
