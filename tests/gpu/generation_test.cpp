@@ -254,6 +254,50 @@ TEST_CASE("gpu generation: invariant, the bits are those of evaluation and train
   generate::testing::CheckNotInvariant(many, [&] { return GpuDevice(many); });
 }
 
+// DeepSeek's attention with the widths of its latents and heads, in a small model without experts, whose choices would turn with
+// the rounding.
+recipe::Recipe LatentModel() {
+  const data::TempDir folder;
+  const std::string path = folder / "recipe.toml";
+  data::WriteFile(path, fmt::format(R"(extends = "{}/configs/blocks/mla.toml"
+[model]
+dims = {{ D = 64, L = 3, J = 1, H = 6, C = 512, N = 128, R = 64, E = "N+R", U = 128, F = 96, X = 8, W = 8, Y = 8, V = 300 }}
+init_std = 0.05
+main.layers = {{ layer = ["attention as attention", "mlp as mlp"] }}
+[data]
+source = "random"
+sequence_length = 96
+[optimizer]
+learning_rate = 1e-3
+[training]
+global_batch = 1
+micro_batch = 1
+iterations = 1
+)",
+                                    std::filesystem::current_path().string()));
+  const recipe::LoadResult loaded = model::Load(path);
+  for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
+  REQUIRE(loaded.ok());
+  return loaded.recipe;
+}
+
+TEST_CASE("gpu generation: prompts and steps over caches of latents give the CPU's logits") {
+  for (const char* compute : {"bf16", "fp16", "fp32"}) {
+    recipe::Recipe recipe = LatentModel();
+    const std::vector<float> expected = CpuTranscript(recipe);
+    recipe.precision.compute = compute;
+    Decoding gpu(recipe, GpuDevice(recipe), 3);
+    gpu.Start();
+    std::int64_t kept = 0;
+    for (const plan::State& state : gpu.plan.stages[0].states) kept += state.buffer.elements;
+    CHECK(kept == std::int64_t{3} * 3 * 96 * (512 + 64));  // layers, slots, rows
+    const std::vector<float> actual = Transcript(gpu);
+    const double bound = std::string(compute) == "fp32" ? 2e-5 : std::string(compute) == "fp16" ? 5e-3 : 4e-2;
+    CheckTranscript(fmt::format("latents {}", compute), expected, actual, bound);
+    CHECK(Transcript(gpu) == actual);
+  }
+}
+
 bool HasTwoGpus() {
   const absl::StatusOr<int> gpus = backend::cuda::CountGpus();
   Must(gpus.status());
@@ -476,6 +520,9 @@ TEST_CASE("generation bench: two GPUs" * doctest::skip()) {
   if (HasTwoGpus()) Bench("llama3-8b", 2112, {1, 64}, /*tp=*/2);
 }
 TEST_CASE("generation bench: GPT-2 124M" * doctest::skip()) { Bench("gpt2-124m", 1024, {1, 8, 64}); }
+TEST_CASE("generation bench: DeepSeek-V2-Lite, of whose experts a step reads some" * doctest::skip()) {
+  Bench("deepseek-v2-lite", 2112, {1, 8, 64});
+}
 TEST_CASE("generation bench: Llama-3 8B" * doctest::skip()) { Bench("llama3-8b", 2112, {1, 8, 16, 64}); }
 
 TEST_CASE("generation bench: invariant" * doctest::skip()) {

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
-#include "engine/backend/cuda/kernels/copy_async.cuh"
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
+#include "engine/backend/cuda/kernels/tiles.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/graph/alibi.h"
 
@@ -585,6 +585,15 @@ void LaunchKeepTokens(const CachedAttention& attention, std::int64_t queries, st
     Launch(early, KeepTokens<__nv_bfloat16>, grid, kThreads, 0, stream, attention, queries, pairs);
   } else {
     Launch(early, KeepTokens<__half>, grid, kThreads, 0, stream, attention, queries, pairs);
+  }
+}
+
+void LaunchAddChunks(const CachedAttention& attention, int chunks, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(attention.samples * attention.heads);
+  if (attention.dtype == DType::kBF16) {
+    AddChunks<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(attention, chunks);
+  } else {
+    AddChunks<__half><<<blocks, kThreads, 0, stream>>>(attention, chunks);
   }
 }
 

@@ -3,9 +3,9 @@
 // by cp.async through a ring in shared memory, which nobody else waits for.
 #include "engine/backend/cuda/kernels/ordered_product.h"
 
-#include "engine/backend/cuda/kernels/copy_async.cuh"
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
+#include "engine/backend/cuda/kernels/tiles.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {

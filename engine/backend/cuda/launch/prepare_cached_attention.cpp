@@ -1,30 +1,13 @@
 #include "engine/backend/cuda/attention/sm90a.h"
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/kernels/cached_attention.h"
+#include "engine/backend/cuda/launch/moved_cache.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
-#include "engine/backend/cuda/libraries/status.h"
 #include "engine/backend/cuda/profile/scratch_cached_attention.h"
 
 namespace engine::backend::cuda {
 namespace {
-
-// A cache that is to be elsewhere than it was; in a plan it stays where it is.
-struct Moved {
-  Moved(const TensorView& from, const TensorView& to)
-      : before(from.data),
-        after(to.data),
-        bytes(static_cast<std::size_t>(to.shape.elements() * SizeOf(to.dtype))) {}
-
-  absl::Status Copy(cudaStream_t stream) const {
-    if (before == after) return absl::OkStatus();
-    return ToStatus(cudaMemcpyAsync(after, before, bytes, cudaMemcpyDeviceToDevice, stream), "a cache");
-  }
-
-  const void* before;
-  void* after;
-  std::size_t bytes;
-};
 
 // The same by our own kernels' forward pass, whose rows have the bits of attention's.
 Sm90aAttention InvariantOf(const CachedAttention& a, const InvariantCachedAttention& layout,
@@ -73,7 +56,7 @@ absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
   const CacheUpdate update = {.dtype = x.dtype,
                               .samples = x.shape[0],
                               .tokens = x.shape[1],
-                              .width = x.shape[2] * x.shape[3],
+                              .width = x.shape.elements(2, x.shape.rank()),
                               .rows = cache.shape[1],
                               .x = x.data,
                               .cache = cache.data,

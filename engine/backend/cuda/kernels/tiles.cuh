@@ -1,16 +1,14 @@
-// Copies of what may not be there into shared memory, beside what the thread does (PTX ISA, "cp.async"), and reads of a product's
-// operands from there ("ldmatrix"), for kernels that do not need hopper.cuh.
+// Tiles in shared memory: copied there while a block computes (PTX ISA, "cp.async"; groups of copies: vector.cuh), and read as
+// mma.cuh's products want them ("ldmatrix").
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "engine/backend/cuda/kernels/vector.cuh"
-
 namespace engine::backend::cuda {
 
-// Four matrices of 8 × 8 numbers of 16 bits; each lane gives the address of a row, those of the first matrix first.
+// Four matrices of 8 × 8 elements of 16 bits; a lane says where one row of eight lies.
 template <bool kTransposed>
 __device__ __forceinline__ void LoadMatrices(std::uint32_t (&r)[4], const void* row) {
   const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
@@ -27,7 +25,7 @@ __device__ __forceinline__ void LoadMatrices(std::uint32_t (&r)[4], const void* 
   }
 }
 
-// CopyAsync16 (vector.cuh), or zeros.
+// 16 bytes, or zeros.
 __device__ __forceinline__ void CopyAsync(void* to, const void* from, bool there) {
   const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
