@@ -307,8 +307,8 @@ class CachedDecoder : public Decoder {
   plan::FormId form_ = -1;
   std::int64_t first_row_ = 0;
   std::vector<float> read_, read_sums_;  // logits, and their sums where the plan has them
-  std::vector<RankTop> tops_;    // empty: not read
-  std::vector<float> row_sums_;  // likewise, of all rows of the form
+  std::vector<RankTop> tops_;            // empty: not read
+  std::vector<float> row_sums_;          // likewise, of all rows of the form
   std::vector<float> part_;              // a rank's part of logits
 };
 

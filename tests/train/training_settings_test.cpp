@@ -71,7 +71,8 @@ void CheckMoves(const Setup& setup, const Trained& trained) {
 
 // Each layout gives one rank's numbers; and the gradients of what is trained are, at the same weights, those of a run
 // that trains all.
-void CheckFrozen(const plan::GraphModel& model, const SettingsOf& settings, const std::vector<SettingsCase>& cases) {
+void CheckFrozen(const plan::GraphModel& model, const SettingsOf& settings,
+                 const std::vector<SettingsCase>& cases) {
   const Setup setup(model, settings, "micro_batch=2");
   const Trained one = setup.Run(3);
   CheckMoves(setup, one);
