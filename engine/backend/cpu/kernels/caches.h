@@ -1,4 +1,4 @@
-// What attention over caches (ops/cached_attention.cpp, cached_latent_attention.cpp) shares.
+// Helpers that attention over caches of either kind (ops/cached_attention.cpp, cached_latent_attention.cpp) shares.
 #pragma once
 
 #include <algorithm>

@@ -111,7 +111,7 @@ class TuningOperands {
   }
   const GemmOperands& operands() const { return operands_; }
 
-  // Of a product in order: makes what D should be, and says whether D is that, bit for bit.
+  // For a product in order: the first makes what D should be, the second says whether D is that, bit for bit.
   absl::Status MakeExpected(cudaStream_t stream, const GemmSpec& spec) {
     LaunchOrderedProduct(OrderedProductOf(spec, operands_, expected_.data), stream);
     return ToStatus(cudaGetLastError(), "a product in order");
@@ -191,7 +191,7 @@ absl::Status TimeAgain(Gemm* gemm, const Run& run, Stopwatch* stopwatch, std::ve
   return absl::OkStatus();
 }
 
-// Those whose sums are in order. An algorithm that fails when it is run is left out.
+// The candidates whose sums are in order. An algorithm that fails when it is run is left out.
 absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> InOrder(
     Gemm* gemm, cudaStream_t stream, TuningOperands* memory,
     const std::vector<cublasLtMatmulAlgo_t>& candidates) {

@@ -1,4 +1,4 @@
-// What ops that move a cache do where it does not stay.
+// A cache that an op moves to another place: the copy that is needed then.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -82,7 +82,8 @@ int GradientPart(std::int64_t columns, const graph::Attributes& attributes) {
   return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
 }
 
-// What has no kernel whose bits do not depend on how many tokens there are (ops/linear.cpp, ops/attention.cpp); empty: there is one.
+// Names what the op has no kernel for whose bits do not depend on how many tokens there are (ops/linear.cpp, ops/attention.cpp);
+// empty: there is one.
 std::string LacksInvariant(const graph::OpDef& op, Types inputs, const graph::Attributes& attributes,
                            const CudaTarget& target) {
   const auto lacks = [](std::string_view what) { return std::string(what) + " with generate.invariant"; };
