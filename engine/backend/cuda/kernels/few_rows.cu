@@ -51,36 +51,40 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
   float sums[kTiles][4] = {};
   const std::int64_t steps = (p.terms + kStep - 1) / kStep;
   uint4 a[kAhead][2];
-  const auto read_weights = [&](std::int64_t first) {
+  const auto term_of = [&](std::int64_t first, int i) {
+    return (first + std::int64_t{kWarps} * i) * kStep + in_step;
+  };
+  const auto read_weights = [&](std::int64_t first, int i) {
+    const std::int64_t term = term_of(first, i);
+    const bool there = term < p.terms;
+    a[i][0] = EightTerms<true>(w, term, there && low);
+    a[i][1] = EightTerms<true>(w + 8 * p.terms, term, there && high);
+  };
+  const auto read_first_weights = [&] {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;
-      const bool there = term < p.terms;
-      a[i][0] = EightTerms<true>(w, term, there && low);
-      a[i][1] = EightTerms<true>(w + 8 * p.terms, term, there && high);
-    }
+    for (int i = 0; i < kAhead; ++i) read_weights(warp, i);
   };
   LetNextBegin();
   // With 16 rows the registers that it takes cost more than it gains.
   const bool reads_early = kTiles == 1 && p.w_stays;
   if (reads_early) {
-    read_weights(warp);
+    read_first_weights();
   } else {
     // Towards the second cache only: where parameters are kept in shards, a kernel may be writing them.
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const std::int64_t term = (warp + std::int64_t{kWarps} * i) * kStep + in_step;
+      const std::int64_t term = term_of(warp, i);
       if (term < p.terms && low) PrefetchToL2(w + term);
       if (term < p.terms && high) PrefetchToL2(w + 8 * p.terms + term);
     }
   }
   AwaitEarlier();
+  if (!reads_early) read_first_weights();
   for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
     uint4 b[kAhead][kTiles];
-    if (!reads_early || first != warp) read_weights(first);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const std::int64_t term = (first + std::int64_t{kWarps} * i) * kStep + in_step;
+      const std::int64_t term = term_of(first, i);
       const bool there = term < p.terms;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t)
@@ -93,6 +97,8 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
         MultiplyTile(T(), sums[t], {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y}, b[i][t].x, b[i][t].y);
         MultiplyTile(T(), sums[t], {a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w}, b[i][t].z, b[i][t].w);
       }
+      // At once, so that as many steps are always on their way.
+      read_weights(first + std::int64_t{kWarps} * kAhead, i);
     }
   }
 #pragma unroll
