@@ -64,6 +64,7 @@ const std::vector<CodedRule>& AllRules() {
     add("E209", StartRules());
     add("E210", LoggingRules());
     add("E212", GuardRules());
+    add("E213", CheckpointRules());
     return rules;
   }();
   return all;

@@ -70,7 +70,8 @@ struct Rosters {
     return std::async(std::launch::async, [roster, code] {
       std::optional<HostEnd> end;
       if (code) end.emplace().code = *code;
-      return roster->Next(end, [] { return false; });
+      return roster->Next(
+          end, [] { return false; }, [] { return false; });
     });
   }
 
