@@ -14,6 +14,7 @@ inline constexpr const char* kOriginName = "origin.json";         // train/origi
 inline constexpr const char* kFaultsName = "faults.jsonl";        // train/fault_kit.h
 inline constexpr const char* kOutcomeName = "outcome.json";       // train/outcome.h
 inline constexpr const char* kHolderName = "holder.json";         // train/run_lock.h
+inline constexpr const char* kGuardName = "guard";                // a folder: train/guard_notes.h
 inline constexpr const char* kBucketRunName = "bucket_run.json";  // train/bucket_claim.h
 
 }  // namespace engine::driver

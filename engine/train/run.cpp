@@ -104,7 +104,8 @@ class Training {
     ASSIGN_OR_RETURN(const std::optional<Position> kept, AgreeOnKept(run_, resume ? end_.iteration : 1));
     if (kept) end_.iteration = kept->iteration;
     std::optional<StartPoint> start;
-    if (!resume && !kept) {
+    // A run that goes on from memory may go back to its beginning.
+    if (!resume && (!kept || run_.recipe.guard.rewinds())) {
       ASSIGN_OR_RETURN(start, AgreeOnStart(run_.recipe, run_.plan, run_.Leads(), run_.processes));
     }
     if (run_.Leads()) RETURN_IF_ERROR(PrepareFolder(run_));

@@ -35,6 +35,7 @@ struct RunContext {
   plan::Plan plan = {};
   std::optional<BucketClaim> claim =
       {};                     // rank 0's process, where checkpoints are kept in a bucket: its place there
+  std::int64_t returns = 0;   // to checkpoints, that copies in memory know of (train/guard_notes.h)
   bool keeps_copies = false;  // of the ranks' states in their hosts' memory, as all processes do
   std::unique_ptr<Partner> partner = {};   // null: no other host has this rank's state
   std::vector<evaluate::Task> tasks = {};  // that each evaluation asks
