@@ -48,7 +48,7 @@ struct Found {
 absl::StatusOr<Found> OpenChecked(const std::string& folder, bool verify) {
   ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
   if (verify) RETURN_IF_ERROR(reader.Verify());
-  return Found{folder, found.manifest};
+  return Found{folder, reader.manifest()};
 }
 
 // The files of one in a bucket come to this machine only where their checksums are asked for.

@@ -63,6 +63,11 @@ void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 10))
       ->type_name("N")
       ->capture_default_str();
+  command->add_flag(
+      "--invariant", arguments->shape.invariant,
+      "Give each token the bits that training's forward pass gives it, whatever else is computed "
+      "beside it "
+      "(generate.invariant); it takes longer");
   AddDeviceOptions(command, "kernels", &arguments->device);
   CLI::Option* vocab =
       command

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 
 namespace engine::compile {
 namespace {
@@ -157,10 +158,19 @@ class Matcher {
       if (n != pattern_.named_by && !Merge(n, &merged)) return std::nullopt;
     }
     for (const auto& [name, item] : pattern_.attributes.items()) merged.Set(name, item);
+    // With it the product is rounded before anything else is done with it, as it is where nothing is fused.
+    if (merged.Int("invariant", 0) != 0 && row_.stage != ops::FusionStage::kEveryDevice &&
+        HasForwardProduct())
+      return std::nullopt;
     for (const auto& [name, item] : row_.where.items()) {
       if (!merged.Has(name) || !SameItem(merged, name, item)) return std::nullopt;
     }
     return merged;
+  }
+
+  bool HasForwardProduct() const {
+    return std::any_of(pattern_.nodes.begin(), pattern_.nodes.end(),
+                       [](const FusionPattern::Node& node) { return node.op == &ops::kLinear; });
   }
 
   bool Merge(size_t n, Attributes* merged) const {

@@ -80,7 +80,13 @@ absl::Status PlacePass(Compilation* c) {
 absl::Status HasKernels(const plan::DeviceProfile& profile, const LocalGraph& graph) {
   if (!profile.lacks) return absl::OkStatus();
   for (const LocalNode& node : graph.nodes) {
-    const std::string lacks = node.op != nullptr ? profile.lacks(*node.op, node.attributes) : "";
+    if (node.op == nullptr) continue;
+    std::vector<graph::TensorType> inputs;
+    for (const std::int32_t input : node.inputs) {
+      const plan::LocalValue& value = graph.values[static_cast<size_t>(input)];
+      inputs.push_back({.shape = value.local, .dtype = value.dtype});
+    }
+    const std::string lacks = profile.lacks(*node.op, inputs, node.attributes);
     if (lacks.empty()) continue;
     return Unimplemented("{} ({}): the {} executor has no kernel for {}; the cpu executor has", node.name,
                          node.op->name, profile.name, lacks);
@@ -121,6 +127,8 @@ absl::Status CutPass(Compilation* c) {
       c->plan.top_logits[form] = {.tokens = in_plan(program, top->tokens),
                                   .values = in_plan(program, top->values),
                                   .log_sums = in_plan(program, top->log_sums)};
+      if (top->row_log_sums != graph::kNoValue)
+        c->plan.top_logits[form].row_log_sums = in_plan(program, top->row_log_sums);
     }
   };
   note_logits(plan::kEvaluateForm, c->evaluate);

@@ -71,7 +71,7 @@ class ForwardBuilder {
   std::vector<std::int32_t> Outputs() const {
     if (form_ == plan::kEvaluateForm) return {plan_.scores.log_probability, plan_.scores.rank};
     const plan::Plan::TopLogits& top = plan_.top_logits[form_];
-    return {top.tokens, top.values, top.log_sums};
+    return {top.tokens, top.values, top.log_sums, top.row_log_sums};
   }
 
   // Places what the chunk makes of each microbatch that is kept, and what gathers that of all microbatches.

@@ -103,6 +103,12 @@ absl::StatusOr<plan::Plan> CompileBest(const recipe::Recipe& recipe, const compi
 
 absl::Status CheckLayout(const recipe::Recipe& recipe) {
   const recipe::Parallelism& of = recipe.parallelism;
+  if (recipe.generate.invariant && of.tp > 1) {
+    return InvalidArgument(
+        "with tp = {} the sums of a product are over several ranks, which have not the one order that "
+        "generate.invariant asks for",
+        of.tp);
+  }
   if (of.dp * of.cp * of.ep == 1) return absl::OkStatus();
   return InvalidArgument(
       "generation runs on a layout of tp and pp alone, and dp = {}, cp = {}, ep = {} are not 1", of.dp, of.cp,

@@ -197,7 +197,8 @@ class RankExecutor {
   absl::Status Generate(plan::FormId form, const Feed& feed);
   // The logits of the form's last microbatch (plan::Plan::logits, on ranks of the last stage).
   backend::TensorView Logits(plan::FormId form = plan::kEvaluateForm) const;
-  // The largest logits and the sums of a form that generates (plan::Plan::TopLogits, in that order), as its last run left them.
+  // The largest logits and the sums of a form that generates (plan::Plan::TopLogits, in that order), as its last run left them; the sums of
+  // all rows where they are made.
   // Ranks of other stages than the last have none.
   std::vector<backend::TensorView> TopLogits(plan::FormId form) const;
   // The scores of the last evaluation (plans made with keep_scores); nullopt on ranks of stages that make none. Ranks that

@@ -136,11 +136,14 @@ absl::Status Batch::Prefill(std::size_t slot, std::int64_t rows) {
 absl::Status Batch::ScorePrompt(const Sequence& sequence) {
   const std::vector<std::int32_t>& tokens = sequence.request.tokens;
   const auto width = static_cast<std::size_t>(decoder_.vocabulary());
-  RETURN_IF_ERROR(decoder_.ReadLogits(0, static_cast<std::int64_t>(tokens.size()) - 1, &logits_));
+  const auto rows = static_cast<std::int64_t>(tokens.size()) - 1;
+  RETURN_IF_ERROR(decoder_.ReadLogits(0, rows, &logits_));
+  ASSIGN_OR_RETURN(const std::vector<float> sums, decoder_.ReadLogSums(0, rows));
   std::vector<ScoredToken> scored = {{.token = tokens[0]}};
   for (std::size_t i = 1; i < tokens.size(); ++i) {
     const std::span<const float> row = std::span(logits_).subspan((i - 1) * width, width);
-    ASSIGN_OR_RETURN(ScoredToken one, Score(tokens[i], sequence.request.top.value_or(0), row));
+    const std::optional<float> log_sum = sums.empty() ? std::nullopt : std::optional(sums[i - 1]);
+    ASSIGN_OR_RETURN(ScoredToken one, Score(tokens[i], sequence.request.top.value_or(0), row, log_sum));
     scored.push_back(std::move(one));
   }
   sequence.request.on_prompt(std::move(scored));
@@ -178,19 +181,19 @@ void Batch::Slide(std::size_t slot) {
   Extend(slot, 0);
 }
 
-absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top,
-                                         std::span<const float> logits) {
-  ASSIGN_OR_RETURN(const LogProbabilities all, LogProbabilities::Of(logits));
+absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top, std::span<const float> logits,
+                                         std::optional<float> log_sum) {
+  ASSIGN_OR_RETURN(const LogProbabilities all, LogProbabilities::Of(logits, log_sum));
   return ScoredToken{.token = token, .log_probability = all[token], .top = all.Top(top)};
 }
 
 std::optional<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top, const Likeliest& likeliest) {
   const auto of_token = std::ranges::find(likeliest.tokens, token, &Likelihood::token);
   if (of_token == likeliest.tokens.end() || top > std::ssize(likeliest.tokens)) return std::nullopt;
-  ScoredToken scored = {.token = token, .log_probability = of_token->value - likeliest.log_sum};
+  ScoredToken scored = {.token = token, .log_probability = likeliest.LogProbabilityOf(of_token->value)};
   for (std::int64_t i = 0; i < top; ++i) {
     const Likelihood& one = likeliest.tokens[static_cast<std::size_t>(i)];
-    scored.top.push_back({one.token, one.value - likeliest.log_sum});
+    scored.top.push_back({one.token, likeliest.LogProbabilityOf(one.value)});
   }
   return scored;
 }
@@ -210,7 +213,9 @@ absl::StatusOr<ScoredToken> Batch::Choose(const Sequence& sequence, std::int64_t
     }
     chosen = ScoredToken{.token = *token};
     if (request.top) {
-      ASSIGN_OR_RETURN(chosen, Score(*token, *request.top, logits_));
+      ASSIGN_OR_RETURN(const std::vector<float> sums, decoder_.ReadLogSums(row, 1));
+      const std::optional<float> log_sum = sums.empty() ? std::nullopt : std::optional(sums[0]);
+      ASSIGN_OR_RETURN(chosen, Score(*token, *request.top, logits_, log_sum));
     }
   }
   chosen->ends = std::ranges::find(request.end_tokens, *token) != request.end_tokens.end();

@@ -112,8 +112,9 @@ class Batch {
   void Slide(std::size_t slot);
   // The next token, by the decoder's row.
   absl::StatusOr<ScoredToken> Choose(const Sequence& sequence, std::int64_t row);
+  // `log_sum`: as LogProbabilities::Of.
   static absl::StatusOr<ScoredToken> Score(std::int32_t token, std::int64_t top,
-                                           std::span<const float> logits);
+                                           std::span<const float> logits, std::optional<float> log_sum);
   // The same by the likeliest tokens alone; nullopt where the token, or one of the top, is not among them.
   static std::optional<ScoredToken> Score(std::int32_t token, std::int64_t top, const Likeliest& likeliest);
   // Gives the sequence the token that follows the decoder's row.

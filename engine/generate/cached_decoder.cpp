@@ -92,15 +92,18 @@ class CachedDecoder : public Decoder {
     RETURN_IF_ERROR(
         Begin(slot, tokens.first(static_cast<std::size_t>(first)), rows - later, form, temperature));
     std::vector<float> read;
+    std::vector<float> read_sums;
     for (std::int64_t i = first; i < count; ++i) {
       const std::int64_t on_device = i == first ? rows - later : 1;
       read.resize(read.size() + static_cast<std::size_t>(on_device * plan_.vocab));
       RETURN_IF_ERROR(
           ReadFromDevice(first_row_, on_device, read.data() + std::ssize(read) - on_device * plan_.vocab));
+      RETURN_IF_ERROR(AppendLogSums(first_row_, on_device, &read_sums));
       const Next next = {slot, tokens[static_cast<std::size_t>(i)], temperature};
       RETURN_IF_ERROR(Step({&next, 1}));
     }
     read_ = std::move(read);
+    read_sums_ = std::move(read_sums);
     return absl::OkStatus();
   }
 
@@ -133,6 +136,16 @@ class CachedDecoder : public Decoder {
                           logits->data() + read * plan_.vocab);
   }
 
+  absl::StatusOr<std::vector<float>> ReadLogSums(std::int64_t first, std::int64_t count) override {
+    if (plan_.top_logits[form_].row_log_sums < 0) return std::vector<float>();
+    const std::int64_t read = std::clamp<std::int64_t>(RowsRead() - first, 0, count);
+    std::vector<float> sums;
+    if (read > 0) sums.assign(read_sums_.begin() + first, read_sums_.begin() + first + read);
+    if (read < count)
+      RETURN_IF_ERROR(AppendLogSums(first_row_ + first + read - RowsRead(), count - read, &sums));
+    return sums;
+  }
+
   // The device has it of the last token of each sample.
   absl::StatusOr<std::optional<Likeliest>> ReadLikeliest(std::int64_t row) override {
     const bool begins = plan_.FormAt(form_).kind == plan::ProgramKind::kPrefill;
@@ -142,7 +155,10 @@ class CachedDecoder : public Decoder {
     const std::int64_t of_sample = begins ? 0 : of_device;
     const auto sums = std::span(tops_.front().log_sums).subspan(static_cast<std::size_t>(2 * of_sample), 2);
     if (!std::isfinite(sums[0]) || !std::isfinite(sums[1])) return std::nullopt;
-    return Joined(tops_, of_sample, plan_.vocab);
+    Likeliest likeliest = Joined(tops_, of_sample, plan_.vocab);
+    ASSIGN_OR_RETURN(const std::vector<float> row_sums, ReadLogSums(row, 1));
+    if (!row_sums.empty()) likeliest.row_log_sum = row_sums[0];
+    return likeliest;
   }
 
  private:
@@ -196,7 +212,9 @@ class CachedDecoder : public Decoder {
     form_ = form;
     first_row_ = first_row;
     read_.clear();
+    read_sums_.clear();
     tops_.clear();
+    row_sums_.clear();
     const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                             const TensorView& host) -> absl::Status {
       const std::vector<std::int32_t>& numbers = batch.Of(input);
@@ -227,7 +245,7 @@ class CachedDecoder : public Decoder {
     std::vector<RankTop> tops;
     RETURN_IF_ERROR(ForEachLast([&](executor::RankExecutor& rank) -> absl::Status {
       const std::vector<TensorView> views = rank.TopLogits(form_);
-      ENGINE_CHECK(views.size() == 3, "{} outputs of a form that generates", views.size());
+      ENGINE_CHECK(views.size() >= 3, "{} outputs of a form that generates", views.size());
       // Ranks that tell of the same columns tell the same.
       const bool tells_all = Length(views[0].extent.dims[1]) == views[0].logical[1];
       if (tells_all && !tops.empty()) return absl::OkStatus();
@@ -238,6 +256,19 @@ class CachedDecoder : public Decoder {
       return Download(rank, views[2], &top.log_sums);
     }));
     tops_ = std::move(tops);
+    return absl::OkStatus();
+  }
+
+  // The sums of these rows of the form's logits, where it makes them: one rank makes all, which are read once.
+  absl::Status AppendLogSums(std::int64_t first, std::int64_t count, std::vector<float>* sums) {
+    if (plan_.top_logits[form_].row_log_sums < 0) return absl::OkStatus();
+    constexpr std::size_t kRowSums = 3;  // of RankExecutor::TopLogits
+    if (row_sums_.empty()) {
+      RETURN_IF_ERROR(ForEachLast([&](executor::RankExecutor& rank) {
+        return Download(rank, rank.TopLogits(form_)[kRowSums], &row_sums_);
+      }));
+    }
+    sums->insert(sums->end(), row_sums_.begin() + first, row_sums_.begin() + first + count);
     return absl::OkStatus();
   }
 
@@ -275,9 +306,10 @@ class CachedDecoder : public Decoder {
   // first_row_ on.
   plan::FormId form_ = -1;
   std::int64_t first_row_ = 0;
-  std::vector<float> read_;
-  std::vector<RankTop> tops_;  // empty: not read
-  std::vector<float> part_;    // a rank's part of logits
+  std::vector<float> read_, read_sums_;  // logits, and their sums where the plan has them
+  std::vector<RankTop> tops_;            // empty: not read
+  std::vector<float> row_sums_;          // likewise, of all rows of the form
+  std::vector<float> part_;              // a rank's part of logits
 };
 
 }  // namespace

@@ -44,6 +44,13 @@ class Decoder {
 
   // Logits of the rows [first, first + count): [count, vocabulary], f32.
   virtual absl::Status ReadLogits(std::int64_t first, std::int64_t count, std::vector<float>* logits) = 0;
+  // Of the same rows, log Σ exp of their logits by the op that training has, where a recipe asks for that (generate.invariant): the
+  // logarithm of a token's probability is its logit less this, in f32. Else nothing.
+  virtual absl::StatusOr<std::vector<float>> ReadLogSums(std::int64_t first, std::int64_t count) {
+    static_cast<void>(first);
+    static_cast<void>(count);
+    return std::vector<float>();
+  }
   // What the device has made of a row's logits, which is much less to read; nullopt: nothing, or they are no numbers that a
   // token could be drawn from.
   virtual absl::StatusOr<std::optional<Likeliest>> ReadLikeliest(std::int64_t row) = 0;

@@ -264,11 +264,13 @@ std::int32_t DrawToken(std::span<const Likelihood> distribution, double uniform)
   return distribution.back().token;  // the sum is 1 but for rounding
 }
 
-absl::StatusOr<LogProbabilities> LogProbabilities::Of(std::span<const float> logits) {
+absl::StatusOr<LogProbabilities> LogProbabilities::Of(std::span<const float> logits,
+                                                      std::optional<float> log_sum) {
   ASSIGN_OR_RETURN(const double highest, Highest(logits));
+  if (log_sum) return LogProbabilities(logits, static_cast<double>(*log_sum), /*in_float=*/true);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit - highest);
-  return LogProbabilities(logits, highest + std::log(sum));
+  return LogProbabilities(logits, highest + std::log(sum), /*in_float=*/false);
 }
 
 std::vector<Likelihood> LogProbabilities::Top(std::int64_t n) const {

@@ -40,8 +40,14 @@ inline bool IsLikelier(const Likelihood& a, const Likelihood& b) {
 struct Likeliest {
   // Logits, the likeliest first (of equals the one of the lower id). Every other token comes after them.
   std::vector<Likelihood> tokens;
-  double log_sum = 0;           // ln Σ exp z, over all tokens
-  double tempered_log_sum = 0;  // ln Σ exp (z / temperature), likewise
+  double log_sum = 0;                               // ln Σ exp z, over all tokens
+  double tempered_log_sum = 0;                      // ln Σ exp (z / temperature), likewise
+  std::optional<float> row_log_sum = std::nullopt;  // Decoder::ReadLogSums of the row, where there is one
+
+  // The logarithm of the probability of a token with this logit.
+  double LogProbabilityOf(double logit) const {
+    return row_log_sum ? static_cast<double>(static_cast<float>(logit) - *row_log_sum) : logit - log_sum;
+  }
 };
 
 // What a token is drawn from: the tokens that are left, the likeliest first (of equals the one of the lower id), and their
@@ -66,21 +72,28 @@ absl::StatusOr<std::int32_t> ChooseToken(std::span<const float> logits, std::spa
 std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const SamplingOptions& options,
                                         double uniform);
 
-// Logarithms of probabilities of one position, in float64, of the logits as the model gives them.
+// Logarithms of probabilities of one position, of the logits as the model gives them: in float64, or, where the sum is given
+// (Decoder::ReadLogSums), in float32 as a logit less the sum, which is what evaluation computes.
 class LogProbabilities {
  public:
   // The logits must outlive it. Internal: as Distribution.
-  static absl::StatusOr<LogProbabilities> Of(std::span<const float> logits);
+  static absl::StatusOr<LogProbabilities> Of(std::span<const float> logits,
+                                             std::optional<float> log_sum = std::nullopt);
 
-  double operator[](std::int32_t token) const { return logits_[static_cast<std::size_t>(token)] - log_sum_; }
+  double operator[](std::int32_t token) const {
+    const float logit = logits_[static_cast<std::size_t>(token)];
+    return in_float_ ? static_cast<double>(logit - static_cast<float>(log_sum_)) : logit - log_sum_;
+  }
   // The n likeliest, the likeliest first (of equals the one of the lower id).
   std::vector<Likelihood> Top(std::int64_t n) const;
 
  private:
-  LogProbabilities(std::span<const float> logits, double log_sum) : logits_(logits), log_sum_(log_sum) {}
+  LogProbabilities(std::span<const float> logits, double log_sum, bool in_float)
+      : logits_(logits), log_sum_(log_sum), in_float_(in_float) {}
 
   std::span<const float> logits_;
   double log_sum_;  // ln Σ exp z
+  bool in_float_;
 };
 
 }  // namespace engine::generate

@@ -61,6 +61,10 @@ absl::Status SetShape(const ModelShape& shape, recipe::Recipe* recipe) {
   if (shape.context > 0) set("--context", shape.context, &recipe->data.sequence_length);
   set("--tp", shape.tp, &recipe->parallelism.tp);
   set("--pp", shape.pp, &recipe->parallelism.pp);
+  if (shape.invariant && !recipe->generate.invariant) {
+    recipe->generate.invariant = true;
+    asked += asked.empty() ? "--invariant" : " --invariant";
+  }
   if (asked.empty()) return absl::OkStatus();
   recipe::LoadResult loaded = model::LoadText(recipe::ToToml(*recipe), "the model's recipe");
   if (!loaded.ok()) return InvalidArgument("{}: {}", asked, loaded.diagnostics.front().message);

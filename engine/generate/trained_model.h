@@ -23,6 +23,7 @@ struct ModelShape {
       0;  // tokens that a sequence may have; 0: a run's training sequence, or what a Hugging Face model is made
           // for, but no more than 1,024
   std::int64_t tp = 1, pp = 1;  // the layout
+  bool invariant = false;       // generate.invariant, whatever the recipe says of it
 };
 
 // What a folder says of its model, before weights are read: one checkpoint of a run, or the folder of a Hugging Face model.

@@ -148,6 +148,8 @@ struct TopLogits {
   ValueId tokens = kNoValue;    // i32 [B, N]
   ValueId values = kNoValue;    // f32 [B, N]
   ValueId log_sums = kNoValue;  // f32 [B, 2]
+  // f32 [B, R]: of every row of logits, lse as ops/cross_entropy.cpp defines it; kNoValue: not made.
+  ValueId row_log_sums = kNoValue;
 };
 
 // A piece of a model in which its nodes stand together. The units, in order of execution, are the chain along which a

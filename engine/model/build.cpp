@@ -89,6 +89,19 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
   return graph;
 }
 
+namespace {
+
+// Products and attention are asked for the order of sums that does not depend on how many tokens there are (ops/linear.cpp,
+// ops/attention.cpp). All other steps compute each token by itself.
+void AskForOneOrder(Graph* graph) {
+  for (graph::Node& node : graph->nodes()) {
+    if (node.op == &ops::kLinear || node.op == &ops::kAttention)
+      node.attributes.Set("invariant", std::int64_t{1});
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<Graph> TryBuildModel(const recipe::Recipe& recipe, const BuildOptions& options,
                                     Origins* origins) {
   std::vector<Diagnostic> mistakes;
@@ -103,6 +116,7 @@ absl::StatusOr<Graph> TryBuildModel(const recipe::Recipe& recipe, const BuildOpt
   }
   if (mistakes.empty()) FreezeForLora(recipe, &graph, &mistakes);
   ApplyGroups(recipe, &graph, &mistakes);
+  if (recipe.generate.invariant) AskForOneOrder(&graph);
   if (mistakes.empty()) return graph;
   return Unimplemented("{} samples of {} tokens: {}", options.batch, options.sequence, mistakes[0].message);
 }

@@ -1,6 +1,7 @@
 #include "engine/model/generation.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "engine/graph/mask.h"
 #include "engine/graph/op.h"
 #include "engine/model/build.h"
+#include "engine/model/latent_attention.h"
 #include "engine/ops/ops.h"
 
 namespace engine::model {
@@ -24,8 +26,16 @@ using graph::ValueKind;
 // Rows of caches of windows are whole multiples of it, so that kernels may read them in blocks.
 constexpr std::int64_t kRowMultiple = 64;
 
+// What a node reads. Attention over caches of latents reads those and the weights by which keys and values would be made of them.
+ValueIds ReadsOf(const Graph& graph, const graph::Node& node, bool over_caches) {
+  if (!over_caches) return node.inputs;
+  const std::optional<LatentAttention> of = FindLatentAttention(graph, node);
+  return of ? ValueIds{node.inputs[0], of->latent, of->shared, of->key_weight, of->value_weight}
+            : node.inputs;
+}
+
 // By node: whether the logits depend on it.
-std::vector<bool> NodesOfLogits(const Graph& graph) {
+std::vector<bool> NodesOfLogits(const Graph& graph, bool over_caches) {
   std::vector<bool> needed(graph.nodes().size(), false);
   std::vector<ValueId> open = {graph.logits()};
   while (!open.empty()) {
@@ -33,7 +43,7 @@ std::vector<bool> NodesOfLogits(const Graph& graph) {
     open.pop_back();
     if (producer < 0 || needed[static_cast<std::size_t>(producer)]) continue;
     needed[static_cast<std::size_t>(producer)] = true;
-    const ValueIds& inputs = graph.nodes()[static_cast<std::size_t>(producer)].inputs;
+    const ValueIds inputs = ReadsOf(graph, graph.nodes()[static_cast<std::size_t>(producer)], over_caches);
     open.insert(open.end(), inputs.begin(), inputs.end());
   }
   return needed;
@@ -67,7 +77,7 @@ class Rewriter {
       : from_(from),
         whole_(whole),
         step_(step),
-        needed_(NodesOfLogits(from)),
+        needed_(NodesOfLogits(from, /*over_caches=*/!step.begins)),
         head_(HeadOf(from)),
         copies_(from.values().size(), kNoValue) {}
 
@@ -177,7 +187,8 @@ class Rewriter {
     std::vector<bool> read(from_.values().size(), false);
     for (std::size_t n = 0; n < from_.nodes().size(); ++n) {
       if (!needed_[n]) continue;
-      for (const ValueId input : from_.nodes()[n].inputs) read[static_cast<std::size_t>(input)] = true;
+      for (const ValueId input : ReadsOf(from_, from_.nodes()[n], !step_.begins))
+        read[static_cast<std::size_t>(input)] = true;
     }
     read[static_cast<std::size_t>(positions_)] = true;
     for (std::size_t v = 0; v < from_.values().size(); ++v) {
@@ -204,7 +215,16 @@ class Rewriter {
     const graph::ValueIds top = to_.Emit(ops::kTopLogits, "top_logits", {to_.logits(), temperatures_},
                                          {{"classes", classes}, {"count", std::min(kTopLogits, classes)}});
     to_.value(top[2]).pin = graph::Pin::kReplicated;
-    to_.set_top_logits({.tokens = top[0], .values = top[1], .log_sums = top[2]});
+    graph::TopLogits told = {.tokens = top[0], .values = top[1], .log_sums = top[2]};
+    if (head.attributes.Int("invariant", 0) != 0) {
+      // By the op that evaluation has. The sums do not depend on labels: any tokens will do.
+      const ValueId labels = step_.begins ? wanted_ : CopyOf(positions_);
+      const ValueIds of_rows =
+          to_.Emit(ops::kCrossEntropy, "row_log_sums", {to_.logits(), labels}, {{"classes", classes}});
+      to_.value(of_rows[0]).pin = graph::Pin::kReplicated;
+      told.row_log_sums = of_rows[0];
+    }
+    to_.set_top_logits(told);
   }
 
   void CopyLeaf(ValueId id) {
@@ -259,28 +279,36 @@ class Rewriter {
   ValueId CacheOf(const graph::Node& node, ValueId x, std::string_view what) {
     const graph::TensorType& type = to_.value(x).type;
     const std::int64_t window = node.attributes.Int("window", 0);
+    // Where rows came in another order than the positions, so would the sums of attention.
+    const bool forgets = window > 0 && node.attributes.Int("invariant", 0) == 0;
     const std::int64_t rows =
-        window > 0 ? std::min(step_.context, (window + kRowMultiple - 1) / kRowMultiple * kRowMultiple)
-                   : step_.context;
+        forgets ? std::min(step_.context, (window + kRowMultiple - 1) / kRowMultiple * kRowMultiple)
+                : step_.context;
     graph::TensorType of_cache{.shape = {step_.slots, rows}, .dtype = type.dtype, .dims = {}};
     of_cache.dims = {graph::Dim::kOther, graph::Dim::kOther};
-    of_cache.Append(type, 2);
-    of_cache.Append(type, 3);
+    for (int dim = 2; dim < type.shape.rank(); ++dim) of_cache.Append(type, dim);
     return to_.AddState(fmt::format("{}.{}", node.name, what), of_cache,
                         {.life = graph::Lifetime::kSession, .folder = "cache", .split = true});
   }
 
+  // Keeps tokens of sequences that begin in a cache.
+  void Keep(ValueId x, ValueId cache) {
+    const std::vector<ValueId> into = {cache};
+    to_.Emit(ops::kCacheUpdate, to_.value(cache).name + ".update", {x, cache, CopyOf(positions_), slots_}, {},
+             into);
+  }
+
   void Attention(const graph::Node& node) {
+    if (const std::optional<LatentAttention> latent = FindLatentAttention(from_, node)) {
+      AttentionOfLatents(node, *latent);
+      return;
+    }
     const ValueIds inputs = CopiesOf(node.inputs);
     const ValueId positions = CopyOf(positions_);
     const std::vector<ValueId> caches = {CacheOf(node, inputs[1], "keys"),
                                          CacheOf(node, inputs[2], "values")};
     if (step_.begins) {
-      for (const std::size_t i : {0, 1}) {
-        const std::vector<ValueId> into = {caches[i]};
-        to_.Emit(ops::kCacheUpdate, to_.value(caches[i]).name + ".update",
-                 {inputs[i + 1], caches[i], positions, slots_}, {}, into);
-      }
+      for (const std::size_t i : {0, 1}) Keep(inputs[i + 1], caches[i]);
       Copy(node, /*of_wanted_tokens=*/false);
       return;
     }
@@ -299,6 +327,33 @@ class Rewriter {
     const ValueIds outputs =
         to_.Emit(ops::kCachedAttention, node.name, std::move(cached), std::move(attributes), into);
     Made(node, {outputs[0]});
+  }
+
+  // Of each token its latent and the shared part of its key are kept. A prompt's attention is the model's; a step's meets the
+  // latents themselves.
+  void AttentionOfLatents(const graph::Node& node, const LatentAttention& of) {
+    const ValueId latent = CopyOf(of.latent);
+    const ValueId shared = CopyOf(of.shared);
+    const ValueId latents = CacheOf(node, latent, "latents");
+    const ValueId shareds = CacheOf(node, shared, "shared");
+    if (step_.begins) {
+      Keep(latent, latents);
+      Keep(shared, shareds);
+      Copy(node, /*of_wanted_tokens=*/false);
+      return;
+    }
+    const ValueId q = CopyOf(node.inputs[0]);
+    const ValueId absorbed = to_.Emit1(ops::kHeadLinear, node.name + ".query", {q, CopyOf(of.key_weight)},
+                                       {{"transposed", std::int64_t{1}}, {"first", of.first_own}});
+    const std::vector<ValueId> into = {kNoValue, latents, shareds};
+    const ValueIds outputs =
+        to_.Emit(ops::kCachedLatentAttention, node.name,
+                 {absorbed, q, latent, shared, latents, shareds, CopyOf(positions_), slots_},
+                 {{"scale", node.attributes.Float("scale")},
+                  {"first", of.first_shared},
+                  {"window", node.attributes.Int("window", 0)}},
+                 into);
+    Made(node, {to_.Emit1(ops::kHeadLinear, node.name + ".value", {outputs[0], CopyOf(of.value_weight)})});
   }
 
   const Graph& from_;

@@ -25,9 +25,11 @@ struct GenerationStep {
 
 // What `evaluate` computes of the logits, for B sequences of S more tokens each, as its inputs are [B, S]. Each causal
 // attention keeps its keys and values in two states, "NAME.keys" and "NAME.values" [slots, rows, K, E], of as many rows as
-// the context has tokens, or as its window has, if that is less.
+// the context has tokens, or as its window has, if that is less. Attention of latents (latent_attention.h) keeps these instead,
+// and of keys what heads share: "NAME.latents" [slots, rows, C] and "NAME.shared" [slots, rows, 1, R].
 //   prefill: the sequences begin, at position 0: attention is that of `evaluate`, and what it reads goes to the caches too.
-//   decode:  they go on from what the caches hold, each at its own position (ops/cached_attention.cpp).
+//   decode:  they go on from what the caches hold, each at its own position (ops/cached_attention.cpp,
+//            ops/cached_latent_attention.cpp).
 // Logits are [B, R, V] of the tokens of kWantedTokens in prefill, and [B, 1, V] in decode; of each sample's last ones
 // Graph::top_logits tells the largest. Inputs but tokens and positions are left
 // out if the logits do not need them. `whole` is the evaluation graph of a sequence as long as the context, whose steps `evaluate`

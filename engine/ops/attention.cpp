@@ -24,6 +24,8 @@
 //     arXiv:2309.17453): lse = log(exp(σ_h) + Σ_j exp(score)). Neither cap, bias nor dropout touch it.
 //     Dropout (attributes dropout > 0, stream) zeroes probabilities with that probability and scales the
 //     others by 1/(1 − dropout). The mask is a function of (sample, head, positions_i, j): the same in every layout.
+//     Attribute invariant, where it is 1 and there is no dropout: the bits of o and lse at a position depend on its query and
+//     the keys that it sees alone, and cached_attention with the attribute gives the same.
 //     Without a mask, dropout and biases nothing depends on positions, and there need be none. Which input is what:
 //     graph/attention_inputs.h.
 //   attention_grad(q, k, v[, positions][, spans], o, lse, d_o[, sinks][, biases]) → dq, dk, dv[, d_sinks][, d_biases]

@@ -5,13 +5,14 @@
 //     Token s of sample b, at position p = positions_bs of its sequence, goes to row p mod T of slot slots_b. A cache of
 //     fewer rows than the sequence has tokens forgets the oldest: of tokens of one row the last one stays. A token at the
 //     position of the one before it is padding, and nothing is written for it; likewise a sample whose slot is −1, which is
-//     there to fill the batch. Other slots of one call are distinct.
+//     there to fill the batch. Other slots of one call are distinct. Tokens without heads, x[B, S, C], go to a cache[N, T, C].
 //   cached_attention(q[B, 1, H, E], k[B, 1, K, E], v[B, 1, K, U], keys[N, T, K, E], values[N, T, K, U], positions[B, 1],
 //       slots[B][, sinks[H]][, biases[H, 2M + 1]]) → o[B, 1, H, U], keys, values
 //     One more token of each sample: k and v go to the caches as by cache_update, and o is as of attention (attention.cpp)
 //     under a causal mask, with its attributes but dropout, of the query and the keys at the positions up to its own, within
 //     the attribute window > 0: the key of position j is in row j mod T. A cache that forgets has as many rows as the window
-//     at least. Of a sample whose slot is −1, o = 0. Scores and sums in fp32 or wider.
+//     at least; with the attribute invariant 1, o has the bits of attention's, and a cache forgets nothing. Of a sample whose
+//     slot is −1, o = 0. Scores and sums in fp32 or wider.
 //   take_tokens(x[B, S, D…], index[B, R] int32) → y[B, R, D…]
 //     y_br = x_b,index_br: the tokens whose logits are wanted.
 //
@@ -27,7 +28,7 @@ absl::Status CheckPlaces(TypeSpan inputs, std::size_t positions, std::string_vie
   const Shape& x = inputs[0].shape;
   const Shape& of_tokens = inputs[positions].shape;
   const Shape& of_samples = inputs[positions + 1].shape;
-  if (x.rank() == 4 && of_tokens == Shape{x[0], x[1]} && of_samples == Shape{x[0]}) return absl::OkStatus();
+  if (x.rank() >= 3 && of_tokens == Shape{x[0], x[1]} && of_samples == Shape{x[0]}) return absl::OkStatus();
   return Internal("{} of {} at positions {} of slots {}", op, x.ToString(), of_tokens.ToString(),
                   of_samples.ToString());
 }
@@ -37,16 +38,18 @@ Types InferUpdate(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(CheckPlaces(inputs, 2, "cache_update"));
   const Shape& x = inputs[0].shape;
   const Shape& cache = inputs[1].shape;
-  if (cache.rank() != 4 || cache[2] != x[2] || cache[3] != x[3] || inputs[1].dtype != inputs[0].dtype)
-    return Internal("a cache {} of {}", cache.ToString(), x.ToString());
+  bool fits = cache.rank() == x.rank() && x.rank() <= 4 && inputs[1].dtype == inputs[0].dtype;
+  for (int dim = 2; fits && dim < x.rank(); ++dim) fits = cache[dim] == x[dim];
+  if (!fits) return Internal("a cache {} of {}", cache.ToString(), x.ToString());
   return std::vector<TensorType>{inputs[1]};
 }
 
 Work UpdateWork(TypeSpan inputs, TypeSpan, const Attributes&) { return {.bytes = 2 * Bytes(inputs[0])}; }
 
 // A cache lies as cached_attention wants it: whole only where its heads cannot be split, even if x is whole.
-std::vector<Signature> UpdateSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> UpdateSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
+  if (inputs[0].shape.rank() == 3) return {{{r, r, r, r}, {r}}};
   const Placement heads = Placement::S(2);
   return {{{heads, heads, r, r}, {heads}}, {{r, r, r, r}, {r}, rule.parameters.Has(Dim::kHead)}};
 }
@@ -69,7 +72,8 @@ Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
   const Shape& v = inputs[2].shape;
   RETURN_IF_ERROR(CheckCache(inputs[1], inputs[kKeys]));
   RETURN_IF_ERROR(CheckCache(inputs[2], inputs[kValues]));
-  if (q[1] != 1 || k[3] != q[3] || q[2] % k[2] != 0 || v[2] != k[2] || k[0] != q[0] || v[0] != q[0])
+  if (q.rank() != 4 || q[1] != 1 || k[3] != q[3] || q[2] % k[2] != 0 || v[2] != k[2] || k[0] != q[0] ||
+      v[0] != q[0])
     return Internal("cached_attention of q {} with k {} and v {}", q.ToString(), k.ToString(), v.ToString());
   std::size_t expected = kWeights;
   const bool has_sinks = inputs.size() > expected && inputs[expected].shape.rank() == 1;

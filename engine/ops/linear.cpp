@@ -16,6 +16,9 @@
 // be repeated on every rank, and it may be split along a dim that has a meaning, or be whole where tokens are split:
 // whatever moves the fewest bytes.
 //
+// Attribute invariant, where it is 1: linear adds up the terms of an element in an order that does not depend on how many rows
+// x has, so that a row of y has the same bits beside any others. Its gradients need not.
+//
 // Placement is the algebra of a contraction: a split leading dim stays split; a split output dim splits y; a
 // split contracted dim makes y partial (Megatron-LM's column- and row-parallel linear, arXiv:1909.08053 §3).
 // A bias cannot be added to a partial sum: it would be added once per rank.

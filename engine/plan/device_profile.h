@@ -61,9 +61,10 @@ struct DeviceProfile {
   // The input to which the op's kernel adds another rank's part of it, by the type of that part: −1: none.
   // Null: no kernel does.
   std::function<int(const graph::OpDef&, const graph::TensorType&, const graph::Attributes&)> adds_part = {};
-  // Why the device has no kernel that carries an op out, in words ("select_token"); empty: it has one.
-  // Null: it has one for every op.
-  std::function<std::string(const graph::OpDef&, const graph::Attributes&)> lacks = {};
+  // Why the device has no kernel that carries an op with inputs of these local types out, in words ("select_token"); empty: it
+  // has one. Null: it has one for every op.
+  std::function<std::string(const graph::OpDef&, graph::TypeSpan inputs, const graph::Attributes&)> lacks =
+      {};
   // How a kernel (by Instruction::kernel) with inputs of these local types is carried out where that is slow;
   // of others kNone. Null: none is slow.
   std::function<SlowPath(std::string_view kernel, graph::TypeSpan inputs, const graph::Attributes&)> slow =

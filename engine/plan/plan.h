@@ -459,6 +459,7 @@ struct Plan {
   // By form: LocalValues that are read after each run of a form that generates, beside its logits; −1 in other forms.
   struct TopLogits {
     std::int32_t tokens = -1, values = -1, log_sums = -1;
+    std::int32_t row_log_sums = -1;  // only where they are made (graph::TopLogits)
   };
   ByForm<TopLogits> top_logits;
   // LocalValues that evaluating chunks keep, where asked for and the model has them; else −1 (graph::TokenScores).

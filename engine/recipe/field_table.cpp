@@ -643,6 +643,14 @@ Rows TrainingRows() {
                "lambada or multiple_choice, or the name of a TOML file that describes a task "
                "(docs/evaluation.md); "
                "relative to the working directory. They need a tokenizer."),
+      FIELD(generate.invariant)
+          .Doc(
+              "Whether a token's logits have the same bits wherever they are computed on one kind of device: "
+              "in training, in "
+              "evaluation, in a prompt, and token by token beside any other sequences. Products and "
+              "attention "
+              "then add up in one "
+              "order, which costs time (docs/generation.md)."),
       FIELD(guard.on_nonfinite)
           .Words({"stop", "skip", "rewind"})
           .Doc("What is done where a loss or the norm of a gradient is not finite: the run ends; the update "
@@ -890,6 +898,7 @@ std::vector<TableDoc> MakeTables() {
       {"offload", "What waits in the host's memory, to save that of the device."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},
       {"evaluation", "When the validation loss is measured, and what else the model is asked then."},
+      {"generate", "How the model makes text."},
       {"guard", "What is done about numbers that show that something is wrong."},
       {"logging", "Log lines, and other programs that show the run's numbers."},
       {"logging.wandb", "How Weights & Biases files the run."},

@@ -248,6 +248,12 @@ struct Evaluation {
   std::vector<std::string> tasks = {};  // FORM=FILE or FILE.toml (evaluate/task.h)
 };
 
+// How the model makes text (docs/generation.md). Training depends on it, too, where it is to give the same numbers.
+struct Generate {
+  bool invariant =
+      false;  // a token's logits have the same bits in training, prefill and any batch that decodes
+};
+
 // What is done about numbers that show that something is wrong (docs/bad-numbers.md).
 struct Guard {
   std::string on_nonfinite = "stop";  // a loss or gradient norm that is not finite: stop | skip | rewind
@@ -360,6 +366,7 @@ struct Recipe {
   Checkpoint checkpoint;
   Lora lora;
   Evaluation evaluation;
+  Generate generate;
   Guard guard;
   Logging logging;
   Cluster cluster;

@@ -86,6 +86,7 @@ std::vector<Rule> OptimizerRules();
 std::vector<Rule> PrecisionRules();
 std::vector<Rule> DataRules();
 std::vector<Rule> StartRules();
+std::vector<Rule> GenerateRules();
 std::vector<Rule> LoggingRules();
 std::vector<Rule> GuardRules();
 std::vector<Rule> CheckpointRules();

@@ -62,9 +62,10 @@ const std::vector<CodedRule>& AllRules() {
     add("E206", DataRules());
     add("E207", OptimizerRules());
     add("E209", StartRules());
+    add("E213", GenerateRules());
     add("E210", LoggingRules());
     add("E212", GuardRules());
-    add("E213", CheckpointRules());
+    add("E214", CheckpointRules());
     return rules;
   }();
   return all;

@@ -198,7 +198,9 @@ class SegmentVerifier {
       const plan::Plan::TopLogits& top = plan_.top_logits[form];
       std::vector<std::int32_t> kept;
       for (const plan::BufferRef& output : passes.outputs) kept.push_back(output.value);
-      if (kept != std::vector<std::int32_t>{top.tokens, top.values, top.log_sums})
+      std::vector<std::int32_t> told = {top.tokens, top.values, top.log_sums};
+      if (top.row_log_sums >= 0) told.push_back(top.row_log_sums);
+      if (kept != told)
         return Internal("stage {}: {} does not keep the largest logits", index_, segment.name);
     }
     if (logits.elements == 0) return absl::OkStatus();

@@ -12,6 +12,7 @@
 #include "engine/model/load.h"
 #include "tests/data/temp_dir.h"
 #include "tests/generate/hash_decoder.h"
+#include "tests/generate/invariant.h"
 #include "tests/plan/plans.h"
 #include "tests/train/text_testing.h"
 
@@ -212,6 +213,8 @@ TEST_CASE("cached decoder: published families, tp") {
       {"gemma3-1b", "D = 32, L = 6, H = 4, K = 1, E = 8, F = 48, V = 300"},
       {"deepseek-v2-lite",
        "D = 32, L = 3, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300"},
+      {"deepseek-v3",
+       "D = 32, L = 3, J = 1, H = 4, Q = 24, C = 16, N = 8, R = 4, U = 6, F = 48, X = 16, W = 8, V = 300"},
       {"mixtral-8x7b", "D = 32, L = 2, H = 4, K = 2, E = 8, F = 32, X = 8, V = 300"},
       {"qwen3-30b-a3b", "D = 32, L = 2, H = 4, K = 2, E = 8, F = 16, X = 16, V = 300"},
       {"olmo2-7b", "D = 32, L = 2, H = 4, K = 4, E = 8, F = 48, V = 300"},
@@ -289,6 +292,125 @@ TEST_CASE("cached decoder: caches of windows have as many rows as the window, in
   CHECK(rows == std::vector<std::int64_t>{64, 64, 300, 300, 64, 64});
   CHECK(bytes == 2 * (64 + 300 + 64) * 2 * 2 * 8 * 4);  // slots, rows, keys and values, heads, features, f32
   CHECK(run.plan.stages[0].memory.activations >= bytes);
+}
+
+void CheckInvariant(const recipe::Recipe& recipe) {
+  testing::CheckInvariant(recipe, [] { return CpuDevice(); });
+}
+
+TEST_CASE("cached decoder: invariant, the bits are those of evaluation and training, beside any others") {
+  CheckInvariant(plan::TinyRecipe(false, {"data.sequence_length=60"}));
+  CheckInvariant(plan::TinyRecipe(true, {"data.sequence_length=60"}));
+  CheckInvariant(OfFamily("gemma3-1b", "D = 32, L = 6, H = 4, K = 1, E = 8, F = 48, V = 300"));
+  CheckInvariant(OfFamily("gemma2-2b", "D = 32, L = 4, H = 4, K = 2, E = 8, F = 48, V = 300, Q = 8"));
+  CheckInvariant(OfText(kWindows, {"data.sequence_length=150"}));
+  CheckInvariant(OfFamily("olmo2-7b", "D = 32, L = 2, H = 4, K = 4, E = 8, F = 48, V = 300"));
+  testing::CheckNotInvariant(plan::TinyRecipe(true, {"data.sequence_length=60"}), [] { return CpuDevice(); });
+}
+
+// Multi-head latent attention, with the shared part of keys behind the heads' own; {latent} wide latents, and what is to differ.
+constexpr const char* kLatents = R"(
+[model]
+dims = {{ D = 32, L = 2, H = 4, C = {latent}, N = 8, R = 4, E = "N+R", U = 6, F = 48, V = 300 }}
+means = {{ C = "other", N = "other", R = "other", U = "other" }}
+inputs = {{ tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }}
+rotary.shared = {{ dim = "R", base = 1e4 }}
+init_std = 0.1
+main = [
+  {{ do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" }},
+  {{ do = "stack", as = "layers", repeat = "L", layer = ["mine"], cycle = {{ window = [5, 0] }} }},
+  {{ do = "layer_norm", as = "final_norm" }},
+  {{ do = "linear", as = "head", out = ["V"] }},
+  {{ do = "cross_entropy", as = "loss" }},
+]
+[block.mine]
+steps = [
+  {{ do = "layer_norm", as = "norm", of = "x" }},
+  {{ do = "linear", as = "q", out = ["H", "E"] }},
+  {{ do = "linear", as = "kv_down", of = "norm", parts = {{ latent = ["C"], shared = [1, "R"] }} }},
+  {heads}
+  {{ do = "rotary", of = "shared", to = "shared", table = "shared" }},
+  {{ do = "join", as = "key", of = ["k", "shared"] }},
+  {key_norm}
+  {{ do = "attention", as = "core", of = ["q", "key", "v"], window = "$window" {scores} }},
+  {{ do = "linear", as = "proj", out = ["D"] }},
+  {{ do = "residual", as = "residual", of = ["x", "proj"], to = "x" }},
+]
+)";
+
+struct LatentForm {
+  std::int64_t latent = 16;
+  const char* heads =
+      R"({ do = "linear", as = "kv", of = "latent", parts = { k = ["H", "N"], v = ["H", "U"] } },)";
+  const char* key_norm = "";
+  const char* scores = "";
+};
+
+recipe::Recipe OfLatents(const LatentForm& form, std::vector<std::string> sets) {
+  const std::string text =
+      fmt::format(kLatents, fmt::arg("latent", form.latent), fmt::arg("heads", form.heads),
+                  fmt::arg("key_norm", form.key_norm), fmt::arg("scores", form.scores));
+  return OfText(text, std::move(sets));
+}
+
+// What a rank's caches are called behind the name of their attention, and what their tokens are: of all layers, in their order.
+std::string CachesOf(const plan::Plan& plan) {
+  std::string text;
+  for (const plan::State& state : plan.stages[0].states) {
+    const plan::LocalValue& value = plan.values[static_cast<std::size_t>(state.buffer.value)];
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", value.name.substr(value.name.rfind('.') + 1),
+                        value.local.ToString());
+  }
+  return text;
+}
+
+TEST_CASE("cached decoder: latents and the shared parts of keys are kept, whole on every rank") {
+  for (const int tp : {1, 2}) {
+    CAPTURE(tp);
+    const recipe::Recipe recipe =
+        OfLatents({}, {"data.sequence_length=150", fmt::format("parallelism.tp={}", tp)});
+    CheckCaches(recipe);
+    const Generating run(recipe, 2);
+    CHECK(CachesOf(run.plan) ==
+          "latents [2, 64, 16], shared [2, 64, 1, 4], latents [2, 150, 16], shared [2, 150, 1, 4]");
+    std::int64_t bytes = 0;
+    for (const plan::State& state : run.plan.stages[0].states) bytes += state.buffer.bytes();
+    CHECK(bytes == 2 * (64 + 150) * (16 + 4) * 4);  // slots, rows, latent and shared part, f32
+  }
+  recipe::Recipe published =
+      OfFamily("deepseek-v2-lite",
+               "D = 32, L = 2, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300");
+  CHECK(CachesOf(Generating(published, 2).plan) ==
+        "latents [2, 96, 16], shared [2, 96, 1, 4], latents [2, 96, 16], shared [2, 96, 1, 4]");
+}
+
+TEST_CASE(
+    "cached decoder: invariant, attention of latents keeps keys and values, whose bits are training's") {
+  recipe::Recipe recipe = OfLatents({}, {"data.sequence_length=70"});
+  CheckInvariant(recipe);
+  recipe.generate.invariant = true;
+  CHECK(CachesOf(Generating(recipe, 2).plan) ==
+        "keys [2, 70, 4, 12], values [2, 70, 4, 6], keys [2, 70, 4, 12], values [2, 70, 4, 6]");
+}
+
+TEST_CASE(
+    "cached decoder: attention of latents in which something else stands between keeps keys and values") {
+  for (
+      const LatentForm& form :
+      {LatentForm{.latent = 80},
+       LatentForm{
+           .heads =
+               R"({ do = "linear", as = "kv", of = "latent", bias = true, parts = { k = ["H", "N"], v = ["H", "U"] } },)"},
+       LatentForm{.heads = R"({ do = "linear", as = "kv_k", of = "latent", out = ["H", "N"], to = "k" },
+  { do = "linear", as = "kv_v", of = "norm", out = ["H", "U"], to = "v" },)"},
+       LatentForm{.key_norm = R"({ do = "rms_norm", as = "key_norm", of = "key", to = "key" },)"},
+       LatentForm{.scores = ", softcap = 5.0"}, LatentForm{.scores = ", sinks = true"},
+       LatentForm{.scores = ", alibi = true"}}) {
+    const recipe::Recipe recipe = OfLatents(form, {"data.sequence_length=70"});
+    CheckCaches(recipe);
+    CHECK(CachesOf(Generating(recipe, 2).plan) ==
+          "keys [2, 64, 4, 12], values [2, 64, 4, 6], keys [2, 70, 4, 12], values [2, 70, 4, 6]");
+  }
 }
 
 TEST_CASE("cached decoder: what a model must have, one error each") {

@@ -98,7 +98,8 @@ TEST_CASE("sampling: log-probabilities are the oracle's, and those of the top th
 }
 
 TEST_CASE("sampling: draws are keyed by seed, request and position") {
-  for (const nlohmann::json& one : SamplingOracle()["draws"]) {
+  const nlohmann::json oracle = SamplingOracle();
+  for (const nlohmann::json& one : oracle["draws"]) {
     CHECK(DrawUniform(one["seed"], one["request"], one["position"]) == one["uniform"].get<double>());
   }
 }

@@ -149,7 +149,7 @@ Trial MakeTrial(const AttentionOptions& options, const plan::DeviceProfile& prof
   for (const bool backward : {false, true}) {
     Problem problem = AttentionProblemOf(options, trial.inputs, backward);
     const plan::SlowPath slow = profile.slow(problem.kernel, InputTypes(problem), problem.attributes);
-    const bool lacks = !profile.lacks(*problem.op, problem.attributes).empty();
+    const bool lacks = !profile.lacks(*problem.op, InputTypes(problem), problem.attributes).empty();
     trial.refused = trial.refused || lacks || !slow.obstacles.empty();
     if (!lacks) trial.kernels[backward ? 1 : 0] = ChosenFor(problem, options.packed, backward, chip);
     trial.problems[backward ? 1 : 0] = std::move(problem);

@@ -1,4 +1,4 @@
-// Caches of keys and values: the sizes of heads that have kernels in tiles, others, and products of few rows.
+// Caches of keys and values, and of latents: the sizes that have kernels in tiles, others, and products of few rows.
 #include <algorithm>
 #include <string>
 
@@ -49,6 +49,71 @@ void AddCache(const std::string& label, const CacheSizes& s, const Attributes& a
                     .extra = RoundedShares});
 }
 
+struct LatentSizes {
+  std::int64_t samples, heads, width, shared_width, first, rest_width, rows;
+};
+
+// Positions from the first one to the last one of a slot, and one sample without a slot.
+void AddLatents(const std::string& label, const LatentSizes& s, std::int64_t window,
+                std::vector<DType> dtypes, GpuCases* cases) {
+  std::vector<std::int32_t> positions;
+  std::vector<std::int32_t> slots;
+  for (std::int64_t b = 0; b < s.samples; ++b) {
+    const std::int64_t last = window > 0 ? 3 * s.rows + 5 : s.rows - 1;
+    positions.push_back(static_cast<std::int32_t>(b == 0 ? last : b * 7919 % (last + 1)));
+    slots.push_back(b == 1 ? -1 : static_cast<std::int32_t>(s.samples - 1 - b));
+  }
+  Attributes attributes = {{"scale", 0.06}, {"first", s.first}};
+  if (window > 0) attributes.Set("window", window);
+  cases->push_back({.base = {&ops::kCachedLatentAttention,
+                             label,
+                             {Make({s.samples, 1, s.heads, s.width}, Input::kReal),
+                              Make({s.samples, 1, s.heads, s.rest_width}, Input::kReal),
+                              Make({s.samples, 1, s.width}, Input::kReal),
+                              Make({s.samples, 1, 1, s.shared_width}, Input::kReal),
+                              Make({s.samples, s.rows, s.width}, Input::kReal),
+                              Make({s.samples, s.rows, 1, s.shared_width}, Input::kReal),
+                              Numbers({s.samples, 1}, positions), Numbers({s.samples}, slots)},
+                             attributes,
+                             s.rows + s.width},
+                    .adjust = nullptr,
+                    .dtypes = std::move(dtypes),
+                    .extra = RoundedShares});
+}
+
+void AddHeadProducts(GpuCases* cases) {
+  for (const std::int64_t samples : {1, 3, 8, 19}) {
+    for (const auto& [n, c] : {std::pair<std::int64_t, std::int64_t>{128, 512}, {24, 40}, {13, 30}}) {
+      const std::int64_t first = n == 24 ? 0 : 64;
+      cases->push_back({.base = {&ops::kHeadLinear,
+                                 fmt::format("{} samples, {} × {}", samples, n, c),
+                                 {Make({samples, 1, 3, c}, Input::kReal), Make({3, n, c}, Input::kReal)},
+                                 {},
+                                 c}});
+      cases->push_back({.base = {&ops::kHeadLinear,
+                                 fmt::format("{} samples, {} × {}, transposed", samples, n, c),
+                                 {Make({samples, 1, 3, n + 64}, Input::kReal), Make({3, n, c}, Input::kReal)},
+                                 {{"transposed", std::int64_t{1}}, {"first", first}},
+                                 n}});
+    }
+  }
+}
+
+void AddLatentCases(GpuCases* cases) {
+  for (const std::int64_t heads : {5, 16, 20, 64, 70, 128}) {
+    AddLatents(fmt::format("latents, {} heads", heads), {4, heads, 512, 64, 0, 192, 320}, 0, kNarrow, cases);
+    AddLatents(fmt::format("latents, {} heads, one chunk", heads), {4, heads, 512, 64, 128, 192, 64}, 0,
+               kNarrow, cases);
+  }
+  AddLatents("latents, chunks of several tiles", {20, 16, 512, 64, 0, 192, 1000}, 0, kNarrow, cases);
+  AddLatents("latents, several chunks of several tiles, of many heads", {12, 128, 512, 64, 0, 192, 700}, 0,
+             {DType::kBF16}, cases);
+  AddLatents("latents, a window that has gone round", {5, 16, 512, 64, 0, 192, 128}, 100, kNarrow, cases);
+  AddLatents("latents of other sizes", {4, 6, 72, 12, 3, 20, 300}, 0, kFloats, cases);
+  AddLatents("latents, queries off 16 bytes", {4, 6, 512, 64, 4, 68, 100}, 50, kFloats, cases);
+  AddHeadProducts(cases);
+}
+
 void AddProducts(GpuCases* cases) {
   for (const std::int64_t rows : {1, 3, 8, 9, 16}) {
     for (const auto& [columns, terms] :
@@ -70,7 +135,9 @@ GpuCases CacheCases() {
   GpuCases cases;
   for (const ops_test::Case& common : ops_test::AllCases()) {
     if (common.op == &ops::kCacheUpdate || common.op == &ops::kTakeTokens) cases.push_back({.base = common});
-    if (common.op == &ops::kCachedAttention) cases.push_back({.base = common, .extra = RoundedShares});
+    if (common.op == &ops::kHeadLinear) cases.push_back({.base = common});
+    if (common.op == &ops::kCachedAttention || common.op == &ops::kCachedLatentAttention)
+      cases.push_back({.base = common, .extra = RoundedShares});
   }
   const Attributes plain = {{"scale", 0.125}};
   for (const auto& [width, value_width] : {std::pair<std::int64_t, std::int64_t>{64, 64},
@@ -94,6 +161,7 @@ GpuCases CacheCases() {
            kNarrow, &cases, {Make({4}, Input::kReal), Make({4, 19}, Input::kReal)});
   AddCache("other heads", {6, 2, 72, 72, 300, {299, 3, 120}}, plain, kFloats, &cases);
   AddProducts(&cases);
+  AddLatentCases(&cases);
   return cases;
 }
 

@@ -327,7 +327,7 @@ TEST_CASE("gpu op: every op has a kernel and a case") {
       const std::string name(op->name);
       // Of these the device profile says that it has no kernel yet.
       if (op == &ops::kSelectToken || op == &ops::kSelectTokenGrad) {
-        CHECK(!backend::cuda::CudaProfile().lacks(*op, {}).empty());
+        CHECK(!backend::cuda::CudaProfile().lacks(*op, {}, {}).empty());
         continue;
       }
       CHECK_MESSAGE(covered.count(name) == 1, fmt::format("{} has no case", name));

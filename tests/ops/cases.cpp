@@ -495,6 +495,11 @@ void AddCaches(std::vector<Case>* cases) {
   update("begins, padded", {1, 6, 2, 5}, {0, 1, 2, 3, 3, 3}, {2});
   update("goes round", {1, 11, 2, 5}, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {0});
   update("single tokens", {3, 1, 2, 5}, {7, 0, 12}, {1, -1, 0});
+  cases->push_back({&ops::kCacheUpdate,
+                    "latents",
+                    {Real({1, 4, 6}), Real({3, 8, 6}), GivenOf({1, 4}, {0, 1, 2, 2}), GivenOf({1}, {1})},
+                    {},
+                    1});
   const auto attend = [&](const std::string& label, std::vector<std::int32_t> positions,
                           Attributes attributes, std::vector<Input> more) {
     std::vector<Input> inputs = {Real({3, 1, 4, 5}),      Real({3, 1, 2, 5}),
@@ -509,6 +514,25 @@ void AddCaches(std::vector<Case>* cases) {
   attend("caps, linear biases, sinks and biases of distances", {7, 2, 3},
          {{"scale", 0.4}, {"softcap", 2.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{3}}},
          {Real({4}), Real({4, 7})});
+  const auto attend_latents = [&](const std::string& label, std::vector<std::int32_t> positions,
+                                  Attributes attributes) {
+    cases->push_back(
+        {&ops::kCachedLatentAttention,
+         label,
+         {Real({3, 1, 4, 6}), Real({3, 1, 4, 5}), Real({3, 1, 6}), Real({3, 1, 1, 2}), Real({3, 8, 6}),
+          Real({3, 8, 1, 2}), GivenOf({3, 1}, std::move(positions)), GivenOf({3}, {2, 0, -1})},
+         std::move(attributes),
+         64});
+  };
+  attend_latents("latents", {5, 0, 3}, {{"scale", 0.4}, {"first", std::int64_t{3}}});
+  attend_latents("latents, a window in a cache that forgets", {21, 7, 3},
+                 {{"scale", 0.4}, {"window", std::int64_t{6}}});
+  cases->push_back({&ops::kHeadLinear, "plain", {Real({2, 4, 4, 6}), Real({4, 3, 6})}, {}, 6});
+  cases->push_back({&ops::kHeadLinear,
+                    "transposed",
+                    {Real({2, 4, 4, 5}), Real({4, 3, 6})},
+                    {{"transposed", kOne}, {"first", kTwo}},
+                    3});
   cases->push_back(
       {&ops::kTakeTokens, "rows", {Real({2, 5, 3}), GivenOf({2, 3}, {4, 0, 0, 1, 2, 4})}, {}, 1});
 }

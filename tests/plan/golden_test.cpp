@@ -8,6 +8,7 @@
 
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/base/hash.h"
+#include "engine/model/load.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/print.h"
 #include "tests/plan/plans.h"
@@ -73,6 +74,56 @@ TEST_CASE(
   }
   CHECK(exchanges);
   CompareWithFiles("generation", *plan);
+}
+
+TEST_CASE("golden: generation of a model with latent attention on two GPUs of one process") {
+  DeviceProfile profile = backend::cuda::CudaProfile(/*deterministic=*/true);
+  profile.pushes = false;
+  const recipe::LoadResult loaded = model::LoadText(R"(
+[model]
+dims = { D = 32, L = 1, H = 4, C = 16, N = 8, R = 4, E = "N+R", U = 8, V = 256 }
+means = { D = "other", C = "other", N = "other", R = "other", U = "other" }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+rotary.shared = { dim = "R", base = 1e4 }
+main = [
+  { do = "embedding", as = "embedding", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["latent"] },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.latent]
+steps = [
+  { do = "linear", as = "q", of = "x", out = ["H", "E"] },
+  { do = "linear", as = "kv_down", of = "x", parts = { latent = ["C"], shared = [1, "R"] } },
+  { do = "linear", as = "kv", of = "latent", parts = { k = ["H", "N"], v = ["H", "U"] } },
+  { do = "rotary", of = "shared", to = "shared", table = "shared" },
+  { do = "join", as = "key", of = ["shared", "k"] },
+  { do = "attention", as = "core", of = ["q", "key", "v"] },
+  { do = "linear", as = "proj", out = ["D"] },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[data]
+source = "random"
+sequence_length = 32
+[optimizer]
+learning_rate = 1e-3
+[precision]
+compute = "bf16"
+[parallelism]
+tp = 2
+[training]
+global_batch = 1
+micro_batch = 1
+iterations = 1
+)",
+                                                    "latent.toml", {});
+  for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
+  REQUIRE(loaded.ok());
+  const absl::StatusOr<Plan> plan =
+      driver::CompileGeneration(loaded.recipe, {.profile = profile},
+                                {.slots = 2, .context = 32, .prefill_tokens = {32}, .decode_batches = {2}});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  CompareWithFiles("generation_latent", *plan);
 }
 TEST_CASE("golden: one rank") { Golden("one_rank", {}); }
 TEST_CASE("golden: tp 2 with sequence parallelism") {

@@ -24,7 +24,7 @@ TEST_CASE("the schema nests the tables and refuses other keys") {
   const nlohmann::json schema = nlohmann::json::parse(JsonSchema());
   CHECK(schema["$schema"] == "http://json-schema.org/draft-07/schema#");
   CHECK(schema["additionalProperties"] == false);
-  CHECK(schema["properties"].size() == 19);  // 18 sections and extends
+  CHECK(schema["properties"].size() == 20);  // 19 sections and extends
   const nlohmann::json& attention = schema["properties"]["model"]["properties"]["attention"];
   CHECK(attention["additionalProperties"] == false);
   CHECK(attention["properties"]["heads"]["type"] == "integer");

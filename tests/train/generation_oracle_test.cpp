@@ -30,6 +30,9 @@ void CheckGeneration(const std::string& name) {
   const absl::StatusOr<plan::Plan> plan =
       driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  const std::string& cache =
+      plan->values[static_cast<std::size_t>(plan->stages[0].states[0].buffer.value)].name;
+  CHECK(cache.ends_with(name.starts_with("mla") ? ".latents" : ".keys"));
   const auto ranks = state::Ranks::Create(*plan, device, 0);
   REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
   UploadParameters(*plan, group, *(*ranks)->executors()[0]);

@@ -5,11 +5,11 @@
 namespace engine::train::testing {
 namespace {
 
-struct LayoutCase {
+struct MeshCase {
   const char* sets;  // blank-separated
 };
 
-constexpr LayoutCase kLayouts[] = {
+constexpr MeshCase kMeshes[] = {
     {"micro_batch=1"},
     {"micro_batch=4"},
     {"granularity=full"},
@@ -74,7 +74,7 @@ constexpr LayoutCase kLayouts[] = {
 };
 
 // With gradients in shards, and with parameters in shards too.
-constexpr LayoutCase kShardedLayouts[] = {
+constexpr MeshCase kShardedLayouts[] = {
     {"dp=2 micro_batch=4"},
     {"dp=2 micro_batch=1"},
     {"dp=4 micro_batch=1"},
@@ -102,12 +102,12 @@ constexpr LayoutCase kShardedLayouts[] = {
 void CheckLayouts(const char* model) {
   const Trained expected = TrainFor(MakeRecipe(model, {}), 5);
   CHECK(expected.weights != expected.initial);
-  for (const LayoutCase& layout : kLayouts) {
+  for (const MeshCase& layout : kMeshes) {
     INFO(layout.sets);
     CheckEqual(expected, TrainFor(MakeRecipe(model, SetsOf(layout.sets)), 5));
   }
   for (const char* zero : {" zero_stage=2", " zero_stage=3"}) {
-    for (const LayoutCase& layout : kShardedLayouts) {
+    for (const MeshCase& layout : kShardedLayouts) {
       const std::string sets = layout.sets + std::string(zero);
       INFO(sets);
       CheckEqual(expected, TrainFor(MakeRecipe(model, SetsOf(sets)), 5));

@@ -10,13 +10,13 @@
 namespace engine::train::testing {
 namespace {
 
-struct Case {
+struct OffloadCase {
   std::string model;
   std::vector<std::string> sets;
   int layers = 0;
 };
 
-std::vector<std::string> With(std::vector<std::string> sets, const std::string& more) {
+std::vector<std::string> WithSet(std::vector<std::string> sets, const std::string& more) {
   sets.push_back(more);
   return sets;
 }
@@ -24,7 +24,7 @@ std::vector<std::string> With(std::vector<std::string> sets, const std::string& 
 }  // namespace
 
 TEST_CASE("a run whose first layers wait in the host's memory has the bits of one that keeps them") {
-  const std::vector<Case> cases = {
+  const std::vector<OffloadCase> cases = {
       {kGptLike, {"model.layers=6"}, 2},
       {kLlamaLike, {"model.layers=6"}, 4},  // a layer's place is handed on twice
       {kLlamaLike, {"model.layers=6", "recompute.granularity=cheap"}, 3},
@@ -39,13 +39,13 @@ TEST_CASE("a run whose first layers wait in the host's memory has the bits of on
        {"model.layers=6", "parallelism.dp=2", "parallelism.zero_stage=3", "training.micro_batch=2"},
        3},
       {kGptLike, {"model.layers=6", "parallelism.tp=2", "parallelism.cp=2", "parallelism.overlap=on"}, 3}};
-  for (const Case& one : cases) {
+  for (const OffloadCase& one : cases) {
     CAPTURE(one.sets.size());
     CAPTURE(one.layers);
     const recipe::Recipe kept = MakeRecipe(one.model, one.sets);
     const recipe::Recipe sent =
-        MakeRecipe(one.model, With(one.sets, "offload.activation_layers=" + std::to_string(one.layers)));
-    const Trained expected = TrainFor(MakeRecipe(one.model, With(one.sets, "parallelism.overlap=off")), 3);
+        MakeRecipe(one.model, WithSet(one.sets, "offload.activation_layers=" + std::to_string(one.layers)));
+    const Trained expected = TrainFor(MakeRecipe(one.model, WithSet(one.sets, "parallelism.overlap=off")), 3);
     const Trained actual = TrainFor(sent, 3);
     CHECK(actual.losses == expected.losses);
     CHECK(actual.gradients == expected.gradients);
@@ -54,7 +54,7 @@ TEST_CASE("a run whose first layers wait in the host's memory has the bits of on
     const plan::DeviceProfile profile = backend::cpu::CpuBackend::CpuProfile();
     const absl::StatusOr<plan::Plan> with = driver::CompileRecipe(sent, {.profile = profile});
     const absl::StatusOr<plan::Plan> without = driver::CompileRecipe(
-        MakeRecipe(one.model, With(one.sets, "parallelism.overlap=off")), {.profile = profile});
+        MakeRecipe(one.model, WithSet(one.sets, "parallelism.overlap=off")), {.profile = profile});
     REQUIRE(with.ok());
     REQUIRE(without.ok());
     for (size_t s = 0; s < with->stages.size(); ++s) {

@@ -8,7 +8,7 @@
 namespace engine::train::testing {
 namespace {
 
-constexpr int kIterations = 5;
+constexpr int kSteps = 5;
 
 // torch.optim.SGD with dampening 0, in float64, on the gradients that the run itself has reduced: of matrices and
 // tables the weight decay is added to the clipped gradient; the first step's buffer is that sum. `largest` becomes
@@ -37,8 +37,8 @@ std::vector<std::string> Sets(int iterations) {
           "parallelism.zero_stage=1", "checkpoint.interval=3"};
 }
 
-struct Folder : TempDir {
-  Folder() { WriteDataset(*this / "text", 60); }
+struct OptimizerFolder : TempDir {
+  OptimizerFolder() { WriteDataset(*this / "text", 60); }
 };
 
 }  // namespace
@@ -50,7 +50,7 @@ TEST_CASE("sgd: the weights move by its formula") {
     const recipe::Recipe recipe = MakeRecipe(kGptLike, SetsOf(sets), kSgd);
     const state::Device device = CpuDevice();
     const auto plan = driver::CompileRecipe(recipe, {.profile = device.profile});
-    const Trained trained = TrainFor(recipe, plan, kIterations, device);
+    const Trained trained = TrainFor(recipe, plan, kSteps, device);
     CHECK(*std::max_element(trained.grad_norms.begin(), trained.grad_norms.end()) > 1);  // some are clipped
     double moved = 0;
     for (size_t p = 0; p < trained.names.size(); ++p) {
@@ -64,14 +64,14 @@ TEST_CASE("sgd: the weights move by its formula") {
       }
       // Five roundings a step, of numbers up to the largest; an error of the buffer reaches the weights of all later
       // steps, rate / (1 − momentum) = 1 of it together.
-      CHECK_MESSAGE(worst <= 5 * kIterations * 0x1p-24 * largest, trained.names[p]);
+      CHECK_MESSAGE(worst <= 5 * kSteps * 0x1p-24 * largest, trained.names[p]);
     }
     CHECK(moved > 1e-2);
   }
 }
 
 TEST_CASE("sgd: a resumed run gives the bits of the undisturbed one") {
-  const Folder folder;
+  const OptimizerFolder folder;
   const std::string whole = folder / "whole";
   const std::string pieces = folder / "pieces";
   MustRun(RunRecipe(folder, Sets(6), kSgd), whole);
@@ -89,7 +89,7 @@ TEST_CASE("sgd: a resumed run gives the bits of the undisturbed one") {
 TEST_CASE("a run does not go on from a checkpoint of another optimizer, and says whose it is") {
   for (const auto& [first, then, was, is] :
        {std::tuple(kAdamW, kSgd, "adamw", "sgd"), std::tuple(kSgd, kAdamW, "sgd", "adamw")}) {
-    const Folder folder;
+    const OptimizerFolder folder;
     const std::string out = folder / "out";
     MustRun(RunRecipe(folder, Sets(3), first), out);
     const std::string metrics = data::ReadFile(out + "/metrics.jsonl");

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // As in layout_test.cpp: two evaluations of one formula in float32, in different summation orders.
-constexpr double kBound = 4 * 110 * std::numeric_limits<float>::epsilon();
+constexpr double kRampBound = 4 * 110 * std::numeric_limits<float>::epsilon();
 
 // What the first update makes of the first weights.
 struct FirstStep {
@@ -76,11 +76,11 @@ double LargestDifference(const std::vector<std::vector<float>>& a, const std::ve
 }
 
 void CheckStep(const FirstStep& expected, const FirstStep& actual) {
-  CHECK(std::abs(expected.loss - actual.loss) <= kBound * expected.loss);
-  CHECK(std::abs(expected.grad_norm - actual.grad_norm) <= kBound * expected.grad_norm);
-  CHECK(LargestDifference(expected.gradients, actual.gradients) <= kBound * Largest(expected.gradients));
+  CHECK(std::abs(expected.loss - actual.loss) <= kRampBound * expected.loss);
+  CHECK(std::abs(expected.grad_norm - actual.grad_norm) <= kRampBound * expected.grad_norm);
+  CHECK(LargestDifference(expected.gradients, actual.gradients) <= kRampBound * Largest(expected.gradients));
   // Adam's first step is a learning rate of 1e-2 against an epsilon of 1e-3.
-  CHECK(LargestDifference(expected.weights, actual.weights) <= 10 * kBound * Largest(expected.gradients));
+  CHECK(LargestDifference(expected.weights, actual.weights) <= 10 * kRampBound * Largest(expected.gradients));
 }
 
 std::vector<std::string> Ramp(std::int64_t start, std::int64_t increment, std::int64_t samples) {
@@ -94,13 +94,13 @@ std::vector<std::string> With(std::vector<std::string> sets, const std::vector<s
   return sets;
 }
 
-struct LayoutCase {
+struct RampCase {
   const char* sets;
   std::int64_t start, increment;  // to a batch of 8
 };
 
 // The smallest sizes are of one microbatch, of less than the pipeline has stages, and of one pair of halves.
-constexpr LayoutCase kLayouts[] = {
+constexpr RampCase kRampLayouts[] = {
     {"micro_batch=1", 1, 1},
     {"micro_batch=2", 2, 2},
     {"dp=2 micro_batch=1", 2, 2},
@@ -120,12 +120,12 @@ constexpr LayoutCase kLayouts[] = {
     {"cp=2 pp=2 virtual_stages=2 overlap=on micro_batch=2", 4, 4},
 };
 
-struct Folder : TempDir {
-  Folder() { WriteDataset(*this / "text", 60); }
+struct RampFolder : TempDir {
+  RampFolder() { WriteDataset(*this / "text", 60); }
 };
 
 // Batches of 2 below 8 samples, 4 below 16, 6 below 24, then 8: of 2, 2, 2, 2, 4, 4, 6, 6, 8 and 8.
-recipe::Recipe RampRecipe(const Folder& folder, const std::vector<std::string>& more) {
+recipe::Recipe RampRecipe(const RampFolder& folder, const std::vector<std::string>& more) {
   return RunRecipe(folder,
                    With(With({"training.iterations=10", "training.micro_batch=1", "schedule.kind=cosine",
                               "schedule.warmup_samples=12", "data.source=random"},
@@ -139,7 +139,7 @@ const std::vector<std::int64_t> kBatches = {2, 2, 2, 2, 4, 4, 6, 6, 8, 8};
 TEST_CASE("ramp-up: each size's loss, gradient and update are those of that batch on one rank") {
   for (const char* model : {kGptLike, kLlamaLike}) {
     std::map<std::int64_t, FirstStep> expected;  // by batch
-    for (const LayoutCase& layout : kLayouts) {
+    for (const RampCase& layout : kRampLayouts) {
       INFO(layout.sets);
       const recipe::Recipe recipe =
           MakeRecipe(model, With(SetsOf(layout.sets), Ramp(layout.start, layout.increment, 100)));
@@ -161,7 +161,7 @@ TEST_CASE("ramp-up: each size's loss, gradient and update are those of that batc
 }
 
 TEST_CASE("ramp-up: sizes share segments and arena with the plan of the whole batch alone") {
-  for (const LayoutCase& layout : kLayouts) {
+  for (const RampCase& layout : kRampLayouts) {
     INFO(layout.sets);
     const auto plan_of = [&](const std::vector<std::string>& more) {
       const auto plan = driver::CompileRecipe(MakeRecipe(kGptLike, With(SetsOf(layout.sets), more)),
@@ -186,7 +186,7 @@ TEST_CASE("ramp-up: sizes share segments and arena with the plan of the whole ba
 
 TEST_CASE(
     "ramp-up: a run's iterations are those of runs with one batch, each begun from the checkpoint before") {
-  const Folder folder;
+  const RampFolder folder;
   for (const char* layout : {"dp=2", "dp=2 zero_stage=2", "pp=2", "pp=2 schedule=zero_bubble"}) {
     CAPTURE(layout);
     const std::vector<std::string> sets = With(
@@ -230,7 +230,7 @@ TEST_CASE(
 }
 
 TEST_CASE("ramp-up: a run that is stopped anywhere and resumed is the undisturbed one, bit by bit") {
-  const Folder folder;
+  const RampFolder folder;
   const recipe::Recipe recipe = RampRecipe(folder, SetsOf("dp=2 zero_stage=1"));
   MustRun(recipe, folder / "whole");
   const std::string metrics = TimelessMetrics(folder / "whole");

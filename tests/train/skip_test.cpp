@@ -70,16 +70,16 @@ state::Device ScalingDevice(bool asynchronous, const Events* events) {
   return device;
 }
 
-constexpr std::int64_t kIterations = 12;
+constexpr std::int64_t kAllIterations = 12;
 // The first two, one alone, two in a row, and the last.
 const Events kOverflows = {.overflows = {0, 1, 4, 6, 7, 11}};
 
-struct Folder : TempDir {
-  Folder() { WriteDataset(*this / "text", 60); }
+struct SkipFolder : TempDir {
+  SkipFolder() { WriteDataset(*this / "text", 60); }
 };
 
 // A rate that differs in each iteration. `grows`: the batch grows from 2 to 8 samples over the first seven.
-recipe::Recipe SkipRecipe(const Folder& folder, bool grows = false) {
+recipe::Recipe SkipRecipe(const SkipFolder& folder, bool grows = false) {
   std::vector<std::string> sets = {"training.iterations=12", "training.micro_batch=1", "schedule.kind=cosine",
                                    "schedule.warmup_samples=16", "parallelism.dp=2"};
   if (grows) {
@@ -99,14 +99,14 @@ void MustRunOn(const state::Device& device, const recipe::Recipe& recipe, const 
 TEST_CASE("skip: the learning rate follows the steps, not the iterations") {
   for (const bool grows : {false, true}) {
     CAPTURE(grows);
-    const Folder folder;
+    const SkipFolder folder;
     const recipe::Recipe recipe = SkipRecipe(folder, grows);
     for (const bool asynchronous : {false, true}) {
       CAPTURE(asynchronous);
       const std::string out = folder / (asynchronous ? "beside" : "in turn");
       MustRunOn(ScalingDevice(asynchronous, &kOverflows), recipe, out);
       const std::vector<nlohmann::json> lines = IterationMetrics(out);
-      REQUIRE(lines.size() == kIterations);
+      REQUIRE(lines.size() == kAllIterations);
       std::int64_t steps = 0;
       std::int64_t trained = 0;  // samples of these
       std::int64_t consumed = 0;
@@ -123,12 +123,12 @@ TEST_CASE("skip: the learning rate follows the steps, not the iterations") {
       }
     }
     CHECK(TimelessMetrics(folder / "in turn") == TimelessMetrics(folder / "beside"));
-    CHECK((TensorsOf(folder / "in turn", kIterations) == TensorsOf(folder / "beside", kIterations)));
+    CHECK((TensorsOf(folder / "in turn", kAllIterations) == TensorsOf(folder / "beside", kAllIterations)));
   }
 }
 
 TEST_CASE("skip: without an overflow, the rate is that of the samples consumed") {
-  const Folder folder;
+  const SkipFolder folder;
   const recipe::Recipe recipe = SkipRecipe(folder);
   const Events none;
   MustRunOn(ScalingDevice(true, &none), recipe, folder / "scaler");
@@ -138,16 +138,16 @@ TEST_CASE("skip: without an overflow, the rate is that of the samples consumed")
           recipe::LearningRate(recipe, line["consumed_samples"].get<std::int64_t>() - 8));
   }
   CHECK(TimelessMetrics(folder / "scaler") == TimelessMetrics(folder / "plain"));
-  CHECK((TensorsOf(folder / "scaler", kIterations) == TensorsOf(folder / "plain", kIterations)));
+  CHECK((TensorsOf(folder / "scaler", kAllIterations) == TensorsOf(folder / "plain", kAllIterations)));
 }
 
 TEST_CASE("skip: a run that is stopped and resumed is the undisturbed one, bit by bit") {
-  const Folder folder;
+  const SkipFolder folder;
   // Of a growing batch skipped iterations have several sizes, which the checkpoint has to say.
   const recipe::Recipe recipe = SkipRecipe(folder, /*grows=*/true);
   const state::Device undisturbed = ScalingDevice(true, &kOverflows);
   MustRunOn(undisturbed, recipe, folder / "whole");
-  const auto whole = TensorsOf(folder / "whole", kIterations);
+  const auto whole = TensorsOf(folder / "whole", kAllIterations);
   // Of metrics, all but the count of skipped iterations: in fp32 no checkpoint keeps it.
   const auto rates = [](const std::string& out) {
     std::vector<std::pair<double, double>> rates;
@@ -156,7 +156,7 @@ TEST_CASE("skip: a run that is stopped and resumed is the undisturbed one, bit b
     }
     return rates;
   };
-  for (std::uint64_t stop = 0; stop + 1 < kIterations; ++stop) {
+  for (std::uint64_t stop = 0; stop + 1 < kAllIterations; ++stop) {
     CAPTURE(stop);
     const std::string out = folder / std::to_string(stop);
     Events events = kOverflows;
@@ -165,7 +165,7 @@ TEST_CASE("skip: a run that is stopped and resumed is the undisturbed one, bit b
     CHECK(Checkpoints(out).back() <= static_cast<std::int64_t>(stop) + 1);
     MustRunOn(undisturbed, recipe, out);
     CHECK(rates(out) == rates(folder / "whole"));
-    CHECK((TensorsOf(out, kIterations) == whole));
+    CHECK((TensorsOf(out, kAllIterations) == whole));
   }
 }
 

@@ -196,7 +196,7 @@ steps = [
 ]
 )";
 
-recipe::Recipe TextOf(const char* text, const std::string& sets) {
+recipe::Recipe TextWith(const char* text, const std::string& sets) {
   return Loaded(
       model::LoadText(std::string(text) + kCommon + kAdamW, "test.toml", {.sets = SetsOf(sets), .root = ""}));
 }
@@ -239,7 +239,7 @@ TEST_CASE("texts: an encoder needs no positions where nothing goes by them") {
 
 TEST_CASE("texts: a decoder with a relative position bias a layer trains alike in every layout") {
   CheckTextLayouts(
-      [](const std::string& sets) { return TextOf(kNear, sets); },
+      [](const std::string& sets) { return TextWith(kNear, sets); },
       {"micro_batch=8", "tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4",
        "cp=2 micro_batch=2", "cp=4 micro_batch=2", "tp=2 cp=2 micro_batch=2",
        "dp=2 zero_stage=1 micro_batch=2", "dp=2 zero_stage=3 overlap=on micro_batch=2", "pp=3 micro_batch=2",
@@ -249,7 +249,7 @@ TEST_CASE("texts: a decoder with a relative position bias a layer trains alike i
 
 TEST_CASE("texts: a relative position bias that all layers share trains alike in every layout") {
   CheckTextLayouts(
-      [](const std::string& sets) { return TextOf(kShared, sets); },
+      [](const std::string& sets) { return TextWith(kShared, sets); },
       {"micro_batch=8", "tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4",
        "cp=2 micro_batch=2", "tp=2 cp=2 micro_batch=2", "dp=2 zero_stage=1 micro_batch=2",
        "dp=2 zero_stage=3 overlap=on micro_batch=2", "pp=2 micro_batch=2", "pp=4 micro_batch=2",

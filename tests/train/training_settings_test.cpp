@@ -52,7 +52,7 @@ SettingsOf Frozen(const std::vector<std::string>& prefixes) {
   };
 }
 
-struct Case {
+struct SettingsCase {
   const char* sets;
   std::vector<std::int64_t> blocks = {};  // of each chunk; empty: balanced
 };
@@ -71,7 +71,8 @@ void CheckMoves(const Setup& setup, const Trained& trained) {
 
 // Each layout gives one rank's numbers; and the gradients of what is trained are, at the same weights, those of a run
 // that trains all.
-void CheckFrozen(const plan::GraphModel& model, const SettingsOf& settings, const std::vector<Case>& cases) {
+void CheckFrozen(const plan::GraphModel& model, const SettingsOf& settings,
+                 const std::vector<SettingsCase>& cases) {
   const Setup setup(model, settings, "micro_batch=2");
   const Trained one = setup.Run(3);
   CheckMoves(setup, one);
@@ -86,7 +87,7 @@ void CheckFrozen(const plan::GraphModel& model, const SettingsOf& settings, cons
     for (float g : one.gradients[0][p]) squares += static_cast<double>(g) * g;
   }
   CHECK(one.grad_norms[0] == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
-  for (const Case& c : cases) {
+  for (const SettingsCase& c : cases) {
     CAPTURE(std::string(c.sets));
     const Setup other(model, settings, c.sets, c.blocks);
     const Trained trained = other.Run(3);

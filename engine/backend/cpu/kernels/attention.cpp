@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <vector>
 
+#include "engine/backend/cpu/kernels/attend_row.h"
 #include "engine/backend/cpu/kernels/gemm.h"
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
@@ -288,6 +290,28 @@ void AddSink(const Problem& p, std::int64_t r, T sink, Running<T>* running, T* o
   for (std::int64_t e = 0; e < p.value_head; ++e) out[e] *= shrink;
 }
 
+// The same queries, each by itself, so that its bits do not depend on the others.
+template <typename T>
+void ForwardRows(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i0) {
+  const RowsOfKeys rows(args, p.keys);
+  const OfHeads<T> sinks(args, p.at.sinks);
+  const T* const biases = OfHeads<T>(args, p.at.biases).Of(p, h);
+  std::vector<T> scores;
+  for (std::int64_t i = i0; i < std::min(i0 + kQueries, p.queries); ++i) {
+    const Keys seen = p.SeenBy(b, i);
+    args.outputs[1].as<T>()[(b * p.queries + i) * p.heads + h] = AttendRow<T>(
+        rows,
+        {.q = p.q.as<T>() + p.QueryRow(b, h, i, p.head),
+         .k = p.k.as<T>() + p.KeyRow(b, h / p.group, 0, p.head),
+         .v = args.inputs[2].as<T>() + p.KeyRow(b, h / p.group, 0, p.value_head),
+         .biases = biases,
+         .sink = sinks.Of(p, h),
+         .o = args.outputs[0].as<T>() + p.QueryRow(b, h, i, p.value_head),
+         .slope = p.alibi ? graph::AlibiSlope(p.LogicalHead(h), p.q.logical[2]) : 0},
+        {seen.first, seen.last, p.positions == nullptr ? 0 : p.positions[b * p.queries + i]}, &scores);
+  }
+}
+
 template <typename T>
 void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i0) {
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
@@ -430,9 +454,18 @@ std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& 
 template <typename T>
 void Attention(const KernelArgs& args) {
   const Problem p(args, /*backward=*/false);
+  // With dropout there is no other pass whose bits these could be.
+  const bool row_by_row = args.attributes->Int("invariant", 0) != 0 && p.dropout == 0;
   const std::int64_t blocks = (p.queries + kQueries - 1) / kQueries;
   ForEachBlock(args, p.batch * p.heads * blocks, 1, [&](std::int64_t task, std::int64_t) {
-    ForwardBlock<T>(p, args, task / (p.heads * blocks), task / blocks % p.heads, task % blocks * kQueries);
+    const std::int64_t sample = task / (p.heads * blocks);
+    const std::int64_t head = task / blocks % p.heads;
+    const std::int64_t first = task % blocks * kQueries;
+    if (row_by_row) {
+      ForwardRows<T>(p, args, sample, head, first);
+    } else {
+      ForwardBlock<T>(p, args, sample, head, first);
+    }
   });
 }
 

@@ -1,105 +1,13 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
+#include "engine/backend/cpu/kernels/attend_row.h"
+#include "engine/backend/cpu/kernels/caches.h"
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
 #include "engine/graph/alibi.h"
 
 namespace engine::backend::cpu {
-namespace {
-
-// Whether token s of a sample at these positions is written into a cache of `rows` rows: it is no padding, and none behind it
-// takes its row.
-bool IsCached(const std::int32_t* positions, std::int64_t tokens, std::int64_t s, std::int64_t rows) {
-  const bool is_padding = s > 0 && positions[s] == positions[s - 1];
-  return !is_padding && positions[tokens - 1] - positions[s] < rows;
-}
-
-template <typename T>
-T Dot(std::int64_t n, const T* a, const T* b) {
-  return SumOf<T>(n, [&](std::int64_t e) { return a[e] * b[e]; });
-}
-
-// The problem of one query head.
-template <typename T>
-struct CachedHead {
-  const T* q = nullptr;
-  const T* k = nullptr;  // of row 0
-  const T* v = nullptr;
-  const T* biases = nullptr;  // of distance −M; null: none
-  const T* sink = nullptr;    // null: none
-  T* o = nullptr;
-  double slope = 0;  // of the linear bias
-};
-
-// The sizes and attributes of the problem, which all heads share.
-struct CachedProblem {
-  explicit CachedProblem(const KernelArgs& args)
-      : rows(args.inputs[3].shape[1]),
-        width(args.inputs[0].shape[3]),
-        value_width(args.inputs[2].shape[3]),
-        key_stride(args.inputs[1].shape[2] * width),
-        value_stride(args.inputs[2].shape[2] * value_width),
-        window(args.attributes->Int("window", 0)),
-        distance(args.attributes->Int("distance", 0)),
-        scale(args.attributes->Float("scale")),
-        softcap(args.attributes->Float("softcap", 0)) {}
-
-  std::int64_t rows, width, value_width, key_stride, value_stride, window, distance;
-  double scale, softcap;
-};
-
-template <typename T>
-void AttendCached(const CachedProblem& p, const CachedHead<T>& head, std::int64_t position,
-                  std::vector<T>* scores) {
-  const std::int64_t first = p.window > 0 ? std::max<std::int64_t>(0, position - p.window + 1) : 0;
-  const std::int64_t count = position + 1 - first;
-  scores->resize(static_cast<std::size_t>(count));
-  T* const score = scores->data();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t j = first + i;
-    T value = static_cast<T>(p.scale) * Dot(p.width, head.q, head.k + (j % p.rows) * p.key_stride);
-    if (p.softcap > 0) value = static_cast<T>(p.softcap) * std::tanh(value / static_cast<T>(p.softcap));
-    const std::int64_t distance = j - position;
-    if (head.biases != nullptr)
-      value += head.biases[std::clamp(distance, -p.distance, p.distance) + p.distance];
-    score[i] = value + static_cast<T>(head.slope * static_cast<double>(distance));
-  }
-  T top = MaxOf(count, score);
-  if (head.sink != nullptr) top = std::max(top, *head.sink);
-  for (std::int64_t i = 0; i < count; ++i) score[i] = Exp(score[i] - top);
-  T sum = SumOf<T>(count, [&](std::int64_t i) { return score[i]; });
-  if (head.sink != nullptr) sum += Exp(*head.sink - top);
-  std::fill_n(head.o, p.value_width, T(0));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const T share = score[i] / sum;
-    const T* v = head.v + ((first + i) % p.rows) * p.value_stride;
-    for (std::int64_t e = 0; e < p.value_width; ++e) head.o[e] += share * v[e];
-  }
-}
-
-// Puts the tokens of x [B, S, K, E] into a cache, which `before` is, too, where it moves in place.
-template <typename T>
-void Keep(const TensorView& x, const TensorView& before, const std::int32_t* all_positions,
-          const std::int32_t* slots, const TensorView& cache) {
-  const std::int64_t tokens = x.shape[1];
-  const std::int64_t width = x.shape[2] * x.shape[3];
-  if (cache.data != before.data) std::copy_n(before.as<T>(), cache.shape.elements(), cache.as<T>());
-  for (std::int64_t b = 0; b < x.shape[0]; ++b) {
-    const std::int32_t* positions = all_positions + b * tokens;
-    if (slots[b] < 0) continue;
-    T* const slot = cache.as<T>() + slots[b] * cache.shape[1] * width;
-    for (std::int64_t s = 0; s < tokens; ++s) {
-      if (!IsCached(positions, tokens, s, cache.shape[1])) continue;
-      std::copy_n(x.as<T>() + (b * tokens + s) * width, width,
-                  slot + (positions[s] % cache.shape[1]) * width);
-    }
-  }
-}
-
-}  // namespace
 
 template <typename T>
 void CacheUpdate(const KernelArgs& args) {
@@ -110,8 +18,9 @@ void CacheUpdate(const KernelArgs& args) {
 template <typename T>
 void CachedAttention(const KernelArgs& args) {
   constexpr std::size_t kPositions = 5;
-  const CachedProblem p(args);
   const TensorView& q = args.inputs[0];
+  const RowsOfKeys p(args, args.inputs[3].shape[1]);
+  const std::int64_t window = args.attributes->Int("window", 0);
   const TensorView& keys = args.outputs[1];
   const TensorView& values = args.outputs[2];
   const std::int32_t* positions = args.inputs[kPositions].as<std::int32_t>();
@@ -142,15 +51,17 @@ void CachedAttention(const KernelArgs& args) {
         const std::int64_t width = weights->shape.elements() / weights->shape[0];
         return weights->as<T>() + (logical - OnePiece(*weights, 0).start) * width;
       };
-      AttendCached<T>(p,
-                      {.q = q.as<T>() + row * p.width,
-                       .k = keys.as<T>() + slot * p.rows * p.key_stride + (h / group) * p.width,
-                       .v = values.as<T>() + slot * p.rows * p.value_stride + (h / group) * p.value_width,
-                       .biases = of_head(biases),
-                       .sink = of_head(sinks),
-                       .o = o,
-                       .slope = alibi ? graph::AlibiSlope(logical, q.logical[2]) : 0},
-                      positions[sample], &scores);
+      const std::int64_t position = positions[sample];
+      const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
+      AttendRow<T>(p,
+                   {.q = q.as<T>() + row * p.width,
+                    .k = keys.as<T>() + slot * p.rows * p.key_stride + (h / group) * p.width,
+                    .v = values.as<T>() + slot * p.rows * p.value_stride + (h / group) * p.value_width,
+                    .biases = of_head(biases),
+                    .sink = of_head(sinks),
+                    .o = o,
+                    .slope = alibi ? graph::AlibiSlope(logical, q.logical[2]) : 0},
+                   {first, position + 1, position}, &scores);
     }
   });
 }

@@ -141,13 +141,14 @@ __device__ __forceinline__ void ReadForward(const CUtensorMap& q, const CUtensor
       continue;
     }
     const int kv = item.head / p.common.group;
+    const int slot = p.common.slot_of != nullptr ? __ldg(p.common.slot_of + item.sample) : item.sample;
     hopper::ArriveExpecting(q_full, Form::Q::kBytes);
     Form::Q::Load(q, {0, item.tile.row, item.head - kv * p.common.group, kv, item.sample}, memory.q(q_stage),
                   q_full);
     for (int block = item.last; block >= item.first; --block) {
       if (block == item.first) index = TakeItem(p);  // as late as its answer is still not waited for
       hopper::WaitFor(memory.k_empty(ring.stage), ring.parity ^ 1U);
-      const HeadPlace keys = {0, block * Form::kKeys, 0, kv, item.sample};
+      const HeadPlace keys = {0, block * Form::kKeys, 0, kv, slot};
       hopper::ArriveExpecting(memory.k_full(ring.stage), Form::K::kBytes);
       Form::K::Load(k, keys, memory.k(ring.stage), memory.k_full(ring.stage));
       hopper::WaitFor(memory.v_empty(ring.stage), ring.parity ^ 1U);

@@ -25,7 +25,9 @@ constexpr HeadBox BoxOf() {
 // Makes tensor maps of a problem's tensors.
 class TensorMaps {
  public:
-  explicit TensorMaps(const AttentionProblem& problem) : p_(problem) {}
+  // `slots`: Sm90aAttention::slots; 0: as many as samples.
+  explicit TensorMaps(const AttentionProblem& problem, std::int64_t slots = 0)
+      : p_(problem), key_samples_(slots > 0 ? slots : problem.batch) {}
   // Maps of a tensor of queries (q, o, dq, …) or of keys (k, v, …), whose heads have so many elements: AttentionProblem::head or
   // value_head.
   CUtensorMap Queries(const AttentionView& view, std::int64_t elements, const HeadBox& box);
@@ -35,9 +37,10 @@ class TensorMaps {
 
  private:
   CUtensorMap Make(const AttentionView& view, std::int64_t elements, std::int64_t tokens, std::int64_t heads,
-                   const HeadBox& box);
+                   std::int64_t samples, const HeadBox& box);
 
   const AttentionProblem& p_;
+  std::int64_t key_samples_;
   cudaError_t error_ = cudaSuccess;
 };
 
@@ -104,7 +107,7 @@ struct RunForward {
     params.section = SectionOf(p, params.common.group);
     const auto kernel = ForwardKernel<Form>;
     if (const cudaError_t error = Allow(kernel, Form::kSharedBytes); error != cudaSuccess) return error;
-    TensorMaps maps(p);
+    TensorMaps maps(p, a.slots);
     const CUtensorMap q = maps.Queries(p.q, p.head, BoxOf<typename Form::Q>());
     const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
     const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());

@@ -21,10 +21,10 @@ Encode EncodeOf() {
 }  // namespace
 
 CUtensorMap TensorMaps::Make(const AttentionView& view, std::int64_t elements, std::int64_t tokens,
-                             std::int64_t heads, const HeadBox& head_box) {
+                             std::int64_t heads, std::int64_t samples, const HeadBox& head_box) {
   constexpr std::int64_t kBytes = 2;
   const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t dims[5] = {size(elements), size(tokens), size(heads), size(p_.kv_heads), size(p_.batch)};
+  const cuuint64_t dims[5] = {size(elements), size(tokens), size(heads), size(p_.kv_heads), size(samples)};
   const cuuint64_t strides[4] = {size(view.token * kBytes), size(view.head * kBytes),
                                  size(view.kv_head * kBytes), size(view.sample * kBytes)};
   const cuuint32_t box[5] = {static_cast<cuuint32_t>(head_box.elements),
@@ -47,12 +47,12 @@ CUtensorMap TensorMaps::Make(const AttentionView& view, std::int64_t elements, s
 }
 
 CUtensorMap TensorMaps::Queries(const AttentionView& view, std::int64_t elements, const HeadBox& box) {
-  return Make(view, elements, p_.queries, p_.heads / p_.kv_heads, box);
+  return Make(view, elements, p_.queries, p_.heads / p_.kv_heads, p_.batch, box);
 }
 CUtensorMap TensorMaps::Keys(const AttentionView& view, std::int64_t elements, const HeadBox& box) {
   AttentionView keys = view;
   keys.head = elements;  // the stride of a dim of one
-  return Make(keys, elements, p_.keys, 1, box);
+  return Make(keys, elements, p_.keys, 1, key_samples_, box);
 }
 
 namespace {
@@ -100,6 +100,7 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
            .runs = a.runs,
            .causal = p.causal,
            .window = static_cast<int>(p.window),
+           .slot_of = a.slot_of,
            .spans = reinterpret_cast<const int2*>(p.spans),
            .scale_log2 = p.scale * kLog2E,
            .softcap = p.softcap,

@@ -33,6 +33,7 @@ struct Common {
   int runs, tiles;  // tiles of queries, of all runs
   Run run[kMaxQueryRuns];
   int causal, window;
+  const int* slot_of;     // [B]: Sm90aAttention; null: none
   const int2* spans;      // [B, queries]: AttentionProblem; null: none
   const int2* key_spans;  // [B, keys]: Sm90aAttention
   float scale_log2;       // scale · log2(e)

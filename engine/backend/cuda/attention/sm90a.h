@@ -25,6 +25,11 @@ struct Sm90aAttention {
   std::array<QueryRun, kMaxQueryRuns> run = {};
   int multiprocessors = 0;
 
+  // Where the forward pass is over caches, keys and values are of `slots` sequences, and those of sample b stand at slot_of[b]. Null: sample b has
+  // its own, and there are as many. Of a sample whose slot is −1 the spans must be empty.
+  const std::int32_t* slot_of = nullptr;  // [B]
+  std::int64_t slots = 0;
+
   int* taken = nullptr;  // of the forward pass: [1], kOwnForwardBytes: tiles of queries that are taken
 
   // Of the gradient (OwnGradLayout): rows of tiles, sums, blocks and turns as OwnSizesOf says (profile/attention_tiles.h).

@@ -141,6 +141,7 @@ std::string GemmSpec::ToString() const {
   if (alpha != 1.0F) text += fmt::format(" alpha {}", alpha);
   if (accumulate) text += " accumulate";
   if (fast_accumulate) text += " fast";
+  if (in_order) text += " in order";
   if (alignment != 256) text += fmt::format(" aligned {}", alignment);
   return text;
 }

@@ -44,6 +44,8 @@ struct GemmSpec {
   float alpha = 1.0F;
   bool accumulate = false;       // + C; not with an FP8 D
   bool fast_accumulate = false;  // FP8: partial sums in the tensor cores' own registers, fewer bits
+  // Sums in the order of kernels/ordered_product.h; with the transposes, types and epilogues that it has.
+  bool in_order = false;
   // What the addresses of A, B, D and aux are multiples of, in bytes.
   std::uint32_t alignment = 256;
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/gemm/trial.h"
+#include "engine/backend/cuda/kernels/ordered_product.h"
 #include "engine/backend/cuda/profile/scratch.h"
 
 namespace engine::backend::cuda {
@@ -33,6 +34,25 @@ std::optional<cublasLtMatmulAlgo_t> FromHex(std::string_view hex) {
     bytes[i] = static_cast<unsigned char>(16 * high + low);
   }
   return algorithm;
+}
+
+// The choice of a product in order that none of cuBLASLt's algorithms carries out.
+constexpr std::string_view kOwnInOrder = "own";
+
+DType DTypeOf(cudaDataType type) {
+  return type == CUDA_R_16F ? DType::kF16 : type == CUDA_R_32F ? DType::kF32 : DType::kBF16;
+}
+
+FewRows OrderedProductOf(const GemmSpec& spec, const GemmOperands& operands, void* y) {
+  return {.dtype = DTypeOf(spec.a),
+          .made = DTypeOf(spec.d),
+          .rows = spec.m,
+          .columns = spec.n,
+          .terms = spec.k,
+          .x = operands.a,
+          .w = operands.b,
+          .bias = spec.has_bias() ? operands.bias : nullptr,
+          .y = y};
 }
 
 // ---------------------------------------------------------------------------------------------- the operands
@@ -63,6 +83,7 @@ class TuningOperands {
     const std::int64_t b = place(b_bytes);
     const std::int64_t aux = place(aux_bytes);
     const std::int64_t d = place(d_bytes);
+    const std::int64_t expected = place(spec.in_order ? d_bytes + kCountBytes : 0);
     const std::int64_t bias = place(spec.n * 4);
     const std::int64_t scale = place(16);
     const std::int64_t workspace = place(kGemmWorkspaceBytes);
@@ -81,6 +102,8 @@ class TuningOperands {
     RETURN_IF_ERROR(FillRandom(stream, base + a, a_bytes, spec.a));
     RETURN_IF_ERROR(FillRandom(stream, base + b, b_bytes, spec.b));
     if (aux_bytes > 0) RETURN_IF_ERROR(FillRandom(stream, base + aux, aux_bytes, spec.aux_type()));
+    if (spec.in_order) RETURN_IF_ERROR(FillRandom(stream, base + bias, spec.n * SizeOf(spec.d), spec.d));
+    expected_ = {base + expected, d_bytes};
     const auto* scales = reinterpret_cast<const float*>(base + scale);
     operands_ = {base + a, base + b, base + d, base + bias,     base + aux,
                  scales,   scales,   scales,   base + workspace};
@@ -88,11 +111,33 @@ class TuningOperands {
   }
   const GemmOperands& operands() const { return operands_; }
 
+  // For a product in order: the first makes what D should be, the second says whether D is that, bit for bit.
+  absl::Status MakeExpected(cudaStream_t stream, const GemmSpec& spec) {
+    LaunchOrderedProduct(OrderedProductOf(spec, operands_, expected_.data), stream);
+    return ToStatus(cudaGetLastError(), "a product in order");
+  }
+  absl::StatusOr<bool> IsAsExpected(cudaStream_t stream) {
+    auto* const count = reinterpret_cast<std::uint32_t*>(expected_.data + expected_.bytes);
+    RETURN_IF_CUDA_ERROR(cudaMemsetAsync(count, 0, sizeof(*count), stream));
+    CountUnequal(operands_.d, expected_.data, expected_.bytes, count, stream);
+    std::uint32_t unequal = 0;
+    RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(&unequal, count, sizeof(unequal), cudaMemcpyDeviceToHost, stream));
+    RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream));
+    return unequal == 0;
+  }
+
  private:
+  static constexpr std::int64_t kCountBytes = 16;
+  struct Bytes {
+    char* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+
   void* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0;
   void* base_ = nullptr;
   GemmOperands operands_;
+  Bytes expected_;  // [m, n] of D's type, and the number of unequal words behind it
 };
 
 // ------------------------------------------------------------------------------------------------ the timing
@@ -146,6 +191,24 @@ absl::Status TimeAgain(Gemm* gemm, const Run& run, Stopwatch* stopwatch, std::ve
   return absl::OkStatus();
 }
 
+// The candidates whose sums are in order. An algorithm that fails when it is run is left out.
+absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> InOrder(
+    Gemm* gemm, cudaStream_t stream, TuningOperands* memory,
+    const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+  std::vector<cublasLtMatmulAlgo_t> in_order;
+  RETURN_IF_ERROR(memory->MakeExpected(stream, gemm->spec()));
+  for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+    gemm->set_algorithm(candidate);
+    if (!gemm->Run(stream, memory->operands()).ok()) {
+      cudaGetLastError();  // what a refused launch leaves behind
+      continue;
+    }
+    ASSIGN_OR_RETURN(const bool is_in_order, memory->IsAsExpected(stream));
+    if (is_in_order) in_order.push_back(candidate);
+  }
+  return in_order;
+}
+
 absl::StatusOr<cublasLtMatmulAlgo_t> Fastest(Gemm* gemm, cudaStream_t stream, const GemmOperands& operands,
                                              const std::vector<cublasLtMatmulAlgo_t>& candidates) {
   constexpr std::size_t kLeaders = 3;
@@ -179,43 +242,46 @@ std::string GemmTuner::KeyOf(const GemmSpec& spec) const {
                      options_.deterministic ? ", repeatable" : "");
 }
 
-absl::StatusOr<cublasLtMatmulAlgo_t> GemmTuner::Choose(Gemm* gemm, bool* timed) {
-  ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> candidates,
-                   gemm->Candidates(options_.deterministic));
-  if (candidates.empty()) {
+absl::StatusOr<GemmTuner::Choice> GemmTuner::Choose(Gemm* gemm) {
+  ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates, gemm->Candidates(options_.deterministic));
+  const bool in_order = gemm->spec().in_order;
+  if (candidates.empty() && !in_order) {
     return Unimplemented("cuBLASLt {} has no algorithm for the product {} on {}", cublasLtGetVersion(),
                          gemm->spec().ToString(), options_.device_name);
   }
-  *timed = true;
-  if (candidates.size() == 1) return candidates[0];
+  if (candidates.size() == 1 && !in_order) return Choice{ToHex(candidates[0]), true};
   TuningOperands memory(lent_, lent_bytes_);
   const absl::Status status = memory.Allocate(stream_, gemm->spec());
-  if (absl::IsResourceExhausted(status)) {
-    *timed = false;
-    return candidates[0];
-  }
+  if (absl::IsResourceExhausted(status))
+    return Choice{in_order ? std::string(kOwnInOrder) : ToHex(candidates[0]), false};
   RETURN_IF_ERROR(status);
-  return Fastest(gemm, stream_, memory.operands(), candidates);
+  if (in_order) {
+    ASSIGN_OR_RETURN(candidates, InOrder(gemm, stream_, &memory, candidates));
+    if (candidates.empty()) return Choice{std::string(kOwnInOrder), true};
+  }
+  ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t fastest, Fastest(gemm, stream_, memory.operands(), candidates));
+  return Choice{ToHex(fastest), true};
 }
 
 absl::StatusOr<std::shared_ptr<Gemm>> GemmTuner::Prepare(const GemmSpec& spec) {
   ASSIGN_OR_RETURN(std::shared_ptr<Gemm> gemm, Gemm::Create(handle_, spec));
   const std::string key = KeyOf(spec);
   const ChoiceFile::IsGood is_good = [&](const std::string& choice) {
+    if (spec.in_order && choice == kOwnInOrder) return true;
     const std::optional<cublasLtMatmulAlgo_t> algorithm = FromHex(choice);
     return algorithm && gemm->Accepts(*algorithm, options_.deterministic);
   };
   std::optional<std::string> choice = options_.choices->Find(key, is_good);
   if (!choice) {
-    bool timed = false;
-    ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, Choose(gemm.get(), &timed));
-    choice = ToHex(algorithm);
-    if (timed) {
+    ASSIGN_OR_RETURN(const Choice chosen, Choose(gemm.get()));
+    choice = chosen.text;
+    if (chosen.is_kept) {
       ASSIGN_OR_RETURN(choice, options_.choices->Keep(key, *choice, is_good));
     } else {
       options_.choices->Remember(key, *choice);
     }
   }
+  if (*choice == kOwnInOrder) return nullptr;
   gemm->set_algorithm(*FromHex(*choice));
   return gemm;
 }

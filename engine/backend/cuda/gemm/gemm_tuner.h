@@ -3,7 +3,7 @@
 //
 // In the file of choices (profile/choice_file.h) KEY is DEVICE \t CUBLASLT_VERSION \t SPEC; SPEC is GemmSpec::ToString() with
 // ", repeatable" where only deterministic algorithms were let in; CHOICE is the 64 bytes of cublasLtMatmulAlgo_t in hex, which
-// mean the same only for this version of cuBLASLt. Two algorithms may add in different order: results are the same bits in two
+// mean the same only for this version of cuBLASLt, or "own" where it has none for a product in order. Two algorithms may add in different order: results are the same bits in two
 // processes only where both take their choices from the same file.
 #pragma once
 
@@ -34,7 +34,9 @@ class GemmTuner {
   // The product with its algorithm: that of the file or of an equal product before, or the fastest of up to
   // 16, timed on the stream (which must not be captured) with operands in the lent memory, or allocated for
   // that time only where it is too small. Where the device has no memory for them, cuBLASLt's first proposal,
-  // which is not kept in the file. Error: cuBLASLt has no algorithm for this product.
+  // which is not kept in the file. Of a product in order only algorithms that give the bits of kernels/ordered_product.h on
+  // such operands; null where none does, or there is no memory to try them in: then that kernel carries it out. Error: cuBLASLt has no
+  // algorithm for this product.
   absl::StatusOr<std::shared_ptr<Gemm>> Prepare(const GemmSpec& spec);
 
   // Device memory to time products in until the next call; null: none.
@@ -44,8 +46,13 @@ class GemmTuner {
   }
 
  private:
+  struct Choice {
+    std::string text;  // as in the file
+    bool is_kept;      // in the file
+  };
+
   std::string KeyOf(const GemmSpec& spec) const;
-  absl::StatusOr<cublasLtMatmulAlgo_t> Choose(Gemm* gemm, bool* timed);
+  absl::StatusOr<Choice> Choose(Gemm* gemm);
 
   cublasLtHandle_t handle_;
   cudaStream_t stream_;

@@ -9,6 +9,7 @@
 
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
+#include "engine/backend/cuda/kernels/tiles.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/graph/alibi.h"
 
@@ -45,34 +46,6 @@ __device__ __forceinline__ float Bent(const CachedAttention& p, float score, flo
 
 __device__ __forceinline__ float SlopeOf(const CachedAttention& p, std::int64_t head) {
   return p.alibi ? exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + head, p.all_heads))) : 0.0F;
-}
-
-template <bool kTransposed>
-__device__ __forceinline__ void LoadMatrices(std::uint32_t (&r)[4], const void* row) {
-  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
-  if constexpr (kTransposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-  }
-}
-
-// 16 bytes, or zeros.
-__device__ __forceinline__ void CopyAsync(void* to, const void* from, bool there) {
-  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
 // Shared memory of a block. Rows have 16 bytes more than their elements, so that matrices are read without conflicts.
@@ -294,11 +267,11 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
   // One of the blocks that have the new token keeps it; no other block reads the row that it goes to.
   if (!idle && end == seen.end && in_group == 0) KeepToken<T>(p, token, kv, slot, position);
 #pragma unroll
-  for (int stage = 0; stage < L::kStages - 1; ++stage) CommitCopies();
+  for (int stage = 0; stage < L::kStages - 1; ++stage) EndCopyGroup();
   for (std::int64_t t = 0; t < mine; ++t) {
     const std::int64_t next = t + L::kStages - 1;
     if (next < mine) of.Fetch(warp + kWarps * next, static_cast<int>(next % L::kStages));
-    CommitCopies();
+    EndCopyGroup();
     WaitForCopies<L::kStages - 1>();
     if (t == 0) {
       __syncthreads();  // queries, which all warps have copied
@@ -494,6 +467,21 @@ __global__ void __launch_bounds__(kThreads) AttendKeys(CachedAttention p) {
   }
 }
 
+// grid: samples, kv heads.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) KeepTokens(CachedAttention p, std::int64_t queries, int2* spans) {
+  LetNextBegin();
+  AwaitEarlier();
+  const std::int64_t token = blockIdx.x;
+  const std::int64_t slot = p.slots[token];
+  const std::int64_t position = p.positions[token];
+  if (slot >= 0) KeepToken<T>(p, token, blockIdx.y, slot, position);
+  if (blockIdx.y != 0) return;
+  const Seen seen = SeenBy(p, position);
+  const int2 span = slot < 0 ? int2{0, 0} : int2{static_cast<int>(seen.first), static_cast<int>(seen.end)};
+  for (std::int64_t i = threadIdx.x; i < queries; i += kThreads) spans[token * queries + i] = span;
+}
+
 template <typename T, int kWidth, int kValueWidth>
 bool AttendBySize(const CachedAttention& p, cudaStream_t stream) {
   if (p.width != kWidth || p.value_width != kValueWidth) return false;
@@ -586,6 +574,27 @@ void LaunchTakeTokens(const TakeTokens& take, cudaStream_t stream) {
           [&](auto unit, std::int64_t units, unsigned blocks, int threads) {
             Take<decltype(unit)><<<blocks, threads, 0, stream>>>(take, units);
           });
+}
+
+void LaunchKeepTokens(const CachedAttention& attention, std::int64_t queries, std::int32_t* spans,
+                      cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(attention.samples), static_cast<unsigned>(attention.kv_heads));
+  auto* const pairs = reinterpret_cast<int2*>(spans);
+  const bool early = attention.samples <= kMostEarlyRows;
+  if (attention.dtype == DType::kBF16) {
+    Launch(early, KeepTokens<__nv_bfloat16>, grid, kThreads, 0, stream, attention, queries, pairs);
+  } else {
+    Launch(early, KeepTokens<__half>, grid, kThreads, 0, stream, attention, queries, pairs);
+  }
+}
+
+void LaunchAddChunks(const CachedAttention& attention, int chunks, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(attention.samples * attention.heads);
+  if (attention.dtype == DType::kBF16) {
+    AddChunks<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(attention, chunks);
+  } else {
+    AddChunks<__half><<<blocks, kThreads, 0, stream>>>(attention, chunks);
+  }
 }
 
 void LaunchCachedAttention(const CachedAttention& attention, cudaStream_t stream) {

@@ -46,6 +46,13 @@ struct CachedAttention {
   float* scratch = nullptr;
 };
 void LaunchCachedAttention(const CachedAttention& attention, cudaStream_t stream);
+// Adds up what chunks of keys have left in scratch, and makes o of it. bf16 and f16.
+void LaunchAddChunks(const CachedAttention& attention, int chunks, cudaStream_t stream);
+
+// Keeps the new tokens in the caches alone, and writes the positions of the keys that each sample's queries see, [B, queries, 2]:
+// none of a sample whose slot is −1. Reads of `attention` all but q, o and what scores are made of.
+void LaunchKeepTokens(const CachedAttention& attention, std::int64_t queries, std::int32_t* spans,
+                      cudaStream_t stream);
 
 struct TakeTokens {
   DType dtype = DType::kBF16;

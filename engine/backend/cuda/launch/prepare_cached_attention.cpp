@@ -1,28 +1,51 @@
+#include "engine/backend/cuda/attention/sm90a.h"
+#include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/kernels/cached_attention.h"
+#include "engine/backend/cuda/launch/moved_cache.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
-#include "engine/backend/cuda/libraries/status.h"
 #include "engine/backend/cuda/profile/scratch_cached_attention.h"
 
 namespace engine::backend::cuda {
 namespace {
 
-// A cache that is to be elsewhere than it was; in a plan it stays where it is.
-struct Moved {
-  Moved(const TensorView& from, const TensorView& to)
-      : before(from.data),
-        after(to.data),
-        bytes(static_cast<std::size_t>(to.shape.elements() * SizeOf(to.dtype))) {}
-
-  absl::Status Copy(cudaStream_t stream) const {
-    if (before == after) return absl::OkStatus();
-    return ToStatus(cudaMemcpyAsync(after, before, bytes, cudaMemcpyDeviceToDevice, stream), "a cache");
-  }
-
-  const void* before;
-  void* after;
-  std::size_t bytes;
-};
+// The same by our own kernels' forward pass, whose rows have the bits of attention's.
+Sm90aAttention InvariantOf(const CachedAttention& a, const InvariantCachedAttention& layout,
+                           const Device& device, std::byte* scratch) {
+  const auto of_queries = [&](const void* data, std::int64_t width) {
+    // Heads that share keys are queries of one head; with sinks each head has one query.
+    const bool merged = layout.heads == a.kv_heads;
+    return AttentionView{const_cast<void*>(data), a.heads * width, width,
+                         merged ? layout.queries * width : a.heads / a.kv_heads * width, width};
+  };
+  const auto of_keys = [&](void* data, std::int64_t width) {
+    return AttentionView{data, a.rows * a.kv_heads * width, a.kv_heads * width, width, width};
+  };
+  Sm90aAttention attention;
+  attention.problem = {.dtype = a.dtype,
+                       .batch = a.samples,
+                       .queries = layout.queries,
+                       .keys = a.rows,
+                       .heads = layout.heads,
+                       .kv_heads = a.kv_heads,
+                       .head = a.width,
+                       .value_head = a.value_width,
+                       .causal = false,  // the spans say it
+                       .scale = a.scale,
+                       .spans = reinterpret_cast<const std::int32_t*>(scratch + layout.spans),
+                       .q = of_queries(a.q, a.width),
+                       .k = of_keys(a.keys, a.width),
+                       .v = of_keys(a.values, a.value_width),
+                       .o = of_queries(a.o, a.value_width),
+                       .lse = {reinterpret_cast<float*>(scratch + layout.lse), a.heads, layout.heads, 1},
+                       .softcap = a.softcap,
+                       .sinks = a.sinks};
+  attention.run[0] = {.row = 0, .count = static_cast<int>(layout.queries), .position = 0};
+  attention.multiprocessors = device.properties().multiProcessorCount;
+  attention.slot_of = a.slots;
+  attention.taken = reinterpret_cast<int*>(scratch);
+  return attention;
+}
 
 }  // namespace
 
@@ -33,7 +56,7 @@ absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
   const CacheUpdate update = {.dtype = x.dtype,
                               .samples = x.shape[0],
                               .tokens = x.shape[1],
-                              .width = x.shape[2] * x.shape[3],
+                              .width = x.shape.elements(2, x.shape.rank()),
                               .rows = cache.shape[1],
                               .x = x.data,
                               .cache = cache.data,
@@ -47,7 +70,7 @@ absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
   };
 }
 
-absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) {
+absl::StatusOr<Enqueue> PrepareCachedAttention(Device& device, const LaunchArgs& args) {
   constexpr std::size_t kPositions = 5;
   constexpr std::int64_t kMostValues = 512;
   const graph::Attributes& attributes = args.instruction->attributes();
@@ -64,8 +87,10 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) 
   const TensorView* sinks = has_sinks ? &args.inputs[at++] : nullptr;
   const TensorView* biases = args.inputs.size() > at ? &args.inputs[at] : nullptr;
   ASSIGN_OR_RETURN(const Interval heads, OnePiece("cached_attention", q, 2));
+  const bool is_invariant = attributes.Int("invariant", 0) != 0;
+  const InvariantCachedAttention layout = LayOutInvariant(q.shape, k.shape, sinks != nullptr);
   const CachedAttentionCut cut = CutCachedAttention(q.shape, keys.shape, values.shape);
-  RETURN_IF_ERROR(ExpectScratch("cached_attention", args, cut.scratch_bytes));
+  RETURN_IF_ERROR(ExpectScratch("cached_attention", args, is_invariant ? layout.bytes : cut.scratch_bytes));
   CachedAttention attention = {.dtype = q.dtype,
                                .samples = q.shape[0],
                                .heads = q.shape[2],
@@ -103,6 +128,16 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device&, const LaunchArgs& args) 
   // Where the caches were elsewhere than they are to be.
   const Moved moved_keys(args.inputs[3], keys);
   const Moved moved_values(args.inputs[4], values);
+  if (is_invariant) {
+    Sm90aAttention own = InvariantOf(attention, layout, device, args.scratch.data());
+    own.slots = keys.shape[0];
+    return [=](cudaStream_t stream, const KernelContext&) -> absl::Status {
+      RETURN_IF_ERROR(moved_keys.Copy(stream));
+      RETURN_IF_ERROR(moved_values.Copy(stream));
+      LaunchKeepTokens(attention, layout.queries, const_cast<std::int32_t*>(own.problem.spans), stream);
+      return ToStatus(AttentionSm90a(own, stream), "cached_attention");
+    };
+  }
   return [=](cudaStream_t stream, const KernelContext&) -> absl::Status {
     RETURN_IF_ERROR(moved_keys.Copy(stream));
     RETURN_IF_ERROR(moved_values.Copy(stream));

@@ -10,6 +10,7 @@
 #include "engine/backend/cuda/kernels/elementwise.h"
 #include "engine/backend/cuda/kernels/few_rows.h"
 #include "engine/backend/cuda/kernels/narrow_product.h"
+#include "engine/backend/cuda/kernels/ordered_product.h"
 #include "engine/backend/cuda/launch/head.h"
 #include "engine/backend/cuda/launch/loss_terms.h"
 #include "engine/backend/cuda/launch/prepare.h"
@@ -105,6 +106,30 @@ Enqueue EnqueueFewRows(const FewRows& product) {
   };
 }
 
+// The product (with the bias in input 2, where there is one) by sums in one order, whatever the number of rows
+// (ops/linear.cpp, attribute invariant).
+absl::StatusOr<Enqueue> PrepareOrdered(Device& device, const LaunchArgs& args, GemmSpec spec,
+                                       const GemmOperands& operands, const TensorView& y) {
+  FewRows product = FewRowsOf(spec, args, y);
+  product.bias = operands.bias;
+  if (!HasOrderedProduct(product.dtype, y.dtype, spec.k) ||
+      (product.bias != nullptr && y.dtype != product.dtype)) {
+    return Unimplemented("{}: no kernel sums {} products of {} terms in one order", args.instruction->name,
+                         Name(product.dtype), spec.k);
+  }
+  std::shared_ptr<Gemm> gemm;
+  if (spec.m > kMostFewRows) {
+    spec.in_order = true;
+    RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, kGemmWorkspaceBytes));
+    ASSIGN_OR_RETURN(gemm, device.gemm_tuner().Prepare(spec));
+  }
+  return Enqueue([gemm, product, operands](cudaStream_t stream, const KernelContext&) -> absl::Status {
+    if (gemm != nullptr) return gemm->Run(stream, operands);
+    LaunchOrderedProduct(product, stream);
+    return ToStatus(cudaGetLastError(), "a product in order");
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<Enqueue> PrepareLinear(Device& device, const LaunchArgs& args) {
@@ -115,15 +140,19 @@ absl::StatusOr<Enqueue> PrepareLinear(Device& device, const LaunchArgs& args) {
   RETURN_IF_ERROR(InOp(args, SetTypes(x, w, y, &spec)));
   GemmOperands operands = {.a = x.data, .b = w.data, .d = y.data};
   const bool has_bias = args.inputs.size() == 3;
-  if (has_bias) RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
-  if (IsFewRows(spec, x, y) && (!has_bias || y.dtype == x.dtype)) {
-    FewRows product = FewRowsOf(spec, args, y);
-    if (has_bias) product.bias = args.inputs[2].data;
-    return EnqueueFewRows(product);
-  }
   if (has_bias) {
+    RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
     spec.epilogue = GemmEpilogue::kBias;
     operands.bias = args.inputs[2].data;
+  }
+  if (args.instruction->attributes().Int("invariant", 0) != 0) {
+    operands.workspace = args.scratch.data();
+    return PrepareOrdered(device, args, spec, operands, y);
+  }
+  if (IsFewRows(spec, x, y) && (!has_bias || y.dtype == x.dtype)) {
+    FewRows product = FewRowsOf(spec, args, y);
+    product.bias = operands.bias;
+    return EnqueueFewRows(product);
   }
   return PrepareProduct(device, args, spec, operands);
 }

@@ -8,6 +8,7 @@
 #include "engine/backend/cuda/profile/column_sums.h"
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
+#include "engine/backend/cuda/profile/scratch_cached_attention.h"
 #include "engine/backend/cuda/profile/scratch_exchange.h"
 #include "engine/graph/op.h"
 
@@ -81,9 +82,29 @@ int GradientPart(std::int64_t columns, const graph::Attributes& attributes) {
   return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
 }
 
-std::string Lacks(const graph::OpDef& op, const graph::Attributes&) {
+// Names what the op has no kernel for whose bits do not depend on how many tokens there are (ops/linear.cpp, ops/attention.cpp);
+// empty: there is one.
+std::string LacksInvariant(const graph::OpDef& op, Types inputs, const graph::Attributes& attributes,
+                           const CudaTarget& target) {
+  const auto lacks = [](std::string_view what) { return std::string(what) + " with generate.invariant"; };
+  if (op.name == "linear") {
+    const std::int64_t terms = inputs[1].shape.elements(
+        inputs[1].shape.rank() - static_cast<int>(attributes.Int("in_dims")), inputs[1].shape.rank());
+    if (!IsNarrow(inputs[0].dtype)) return lacks("products in fp32");
+    return terms % 8 == 0 ? "" : lacks(fmt::format("products of {} terms, no multiple of 8,", terms));
+  }
+  const bool is_forward =
+      op.name == "attention" || op.name == "attention_packed" || op.name == "cached_attention";
+  if (!is_forward || attributes.Float("dropout", 0) > 0) return "";
+  const std::string_view why = WhyNotInvariant(op.name, inputs, attributes, target.chip);
+  return why.empty() ? "" : lacks(why);
+}
+
+std::string Lacks(const graph::OpDef& op, Types inputs, const graph::Attributes& attributes,
+                  const CudaTarget& target) {
   const bool has = std::find(kKernels.begin(), kKernels.end(), op.name) != kKernels.end();
-  return has ? "" : std::string(op.name);
+  if (!has) return std::string(op.name);
+  return attributes.Int("invariant", 0) != 0 ? LacksInvariant(op, inputs, attributes, target) : "";
 }
 
 // Kernels that add another rank's part of an input: of which one, or −1.
@@ -149,7 +170,9 @@ plan::DeviceProfile CudaProfile(bool deterministic, const CudaChip& chip) {
           .pushes = true,
           .fuses = Fuses,
           .adds_part = PartOf,
-          .lacks = Lacks,
+          .lacks = [target](
+                       const graph::OpDef& op, Types inputs,
+                       const graph::Attributes& attributes) { return Lacks(op, inputs, attributes, target); },
           .slow =
               [target](std::string_view kernel, Types inputs, const graph::Attributes& attributes) {
                 return SlowAttention(kernel, inputs, attributes, target);

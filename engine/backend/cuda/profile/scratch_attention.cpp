@@ -33,6 +33,8 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   shape->distance = attributes.Int("distance", 0);
   shape->causal = graph::IsCausal(attributes);
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
+  // In our own kernels' forward pass a row of a tile depends on nothing but its query and keys.
+  if (attributes.Int("invariant", 0) != 0) shape->kernel = AttributeOf(AttentionKernels::kOwn);
   if (attributes.Has("kernel")) shape->kernel = attributes.String("kernel");
 }
 

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
+#include "engine/backend/cuda/profile/attention_tiles.h"
+#include "engine/backend/cuda/profile/scratch.h"
 #include "engine/graph/op.h"
 
 namespace engine::backend::cuda {
@@ -30,5 +33,30 @@ inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, con
   if (cut.chunks > 1) cut.scratch_bytes = q[0] * q[1] * q[2] * cut.chunks * (v[3] + 2) * 4;
   return cut;
 }
+
+// With the attribute invariant, our own kernels' forward pass carries it out (attention/sm90a.h): each sample's heads of one kv
+// head are the queries of a tile, or, with sinks, each head is. Offsets in bytes; at 0 stand the tiles that are taken.
+struct InvariantCachedAttention {
+  std::int64_t queries = 0, heads = 0;  // of the tiles: as many queries of one position, of so many heads
+  std::int64_t spans = 0;               // int32 [B, queries, 2]
+  std::int64_t lse = 0;                 // fp32 [B, H], which nobody reads
+  std::int64_t bytes = 0;
+};
+inline InvariantCachedAttention LayOutInvariant(const Shape& q, const Shape& k, bool has_sinks) {
+  InvariantCachedAttention layout;
+  layout.queries = has_sinks ? 1 : q[2] / k[2];
+  layout.heads = q[2] / layout.queries;
+  layout.spans = kOwnForwardBytes;
+  layout.lse = layout.spans + (q[0] * layout.queries * 8 + 255) / 256 * 256;
+  layout.bytes = layout.lse + q[0] * q[2] * 4;
+  return layout;
+}
+
+// Whether cached_attention of these inputs has sinks.
+inline bool HasSinks(graph::TypeSpan inputs) { return inputs.size() > 7 && inputs[7].shape.rank() == 1; }
+
+// Why our own kernels do not carry it out (WhyNotOwn), or not with the bits of attention; empty: they do.
+std::string_view WhyNotInvariant(std::string_view kernel, graph::TypeSpan inputs,
+                                 const graph::Attributes& attributes, const CudaChip& chip);
 
 }  // namespace engine::backend::cuda
