@@ -143,6 +143,12 @@ int RunRecipe(RunArguments& arguments) {
     TellOthers(arguments.launch, placement, FirstError(loaded.diagnostics));
     return kFailed;
   }
+  if (arguments.take_over && loaded.recipe.checkpoint.upload.empty()) {
+    const absl::Status unused = InvalidArgument(
+        "--take-over goes with checkpoints in a bucket: checkpoint.upload in the recipe, or --checkpoints");
+    TellOthers(arguments.launch, placement, unused);
+    return Complain(unused, kUsage);
+  }
   train::RunOptions options;
   options.out = arguments.out;
   options.take_over = arguments.take_over;
@@ -187,7 +193,10 @@ int RunRecipe(RunArguments& arguments) {
   if (IsSupervised(placement)) {
     options.host_copies = {.port = placement->copies_port, .token = placement->token};
     options.from_disk = placement->from_disk;
-    if (placement->is_restart) options.lock_patience = train::kLockPatience;
+    if (placement->is_restart) {
+      options.lock_patience = train::kLockPatience;
+      options.take_over = false;  // it is for once: by now another run may have taken over from this one
+    }
   }
   if (placement) options.processes = static_cast<int>(placement->local_size);
   absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);

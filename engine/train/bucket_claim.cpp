@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostBytes = 1 << 16;
+constexpr std::int64_t kMostClaimBytes = 1 << 16;
 constexpr const char* kOwnerName = "owner.json";
 
 std::string OwnerIn(const std::string& prefix) { return checkpoint::JoinPath(prefix, kOwnerName); }
@@ -34,7 +34,7 @@ std::string OwnerIn(const std::string& prefix) { return checkpoint::JoinPath(pre
 // nullopt: nobody has written there yet.
 absl::StatusOr<std::optional<BucketOwner>> ReadOwner(const std::string& prefix) {
   const std::string name = OwnerIn(prefix);
-  const absl::StatusOr<std::string> text = storage::ReadAll(name, kMostBytes);
+  const absl::StatusOr<std::string> text = storage::ReadAll(name, kMostClaimBytes);
   if (absl::IsNotFound(text.status())) return std::nullopt;
   RETURN_IF_ERROR(text.status());
   absl::StatusOr<BucketOwner> owner = BucketOwner::FromText(*text);
@@ -55,7 +55,7 @@ absl::Status WriteOwner(const std::string& prefix, const BucketOwner& owner) {
 absl::StatusOr<std::string> RunIn(const std::string& out) {
   constexpr std::size_t kRandomBytes = 16;
   const std::string path = (fs::path(out) / driver::kBucketRunName).string();
-  const absl::StatusOr<std::string> text = ReadRegular(path, kMostBytes);
+  const absl::StatusOr<std::string> text = ReadRegular(path, kMostClaimBytes);
   if (text.ok()) {
     ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(*text, path));
     if (json.is_object() && json.contains("run") && json["run"].is_string())
@@ -129,17 +129,19 @@ absl::StatusOr<BucketClaim> BucketClaim::Take(const std::string& prefix, const s
 
 absl::Status BucketClaim::Check() const {
   ASSIGN_OR_RETURN(const std::optional<BucketOwner> now, ReadOwner(prefix_));
-  if (!now) return FailedPrecondition("{} is gone, by which {} was this run's", OwnerIn(prefix_), prefix_);
+  if (!now)
+    return absl::AlreadyExistsError(
+        fmt::format("{} is gone, by which {} was this run's", OwnerIn(prefix_), prefix_));
   if (now->run == self_.run && now->attempt == self_.attempt) return absl::OkStatus();
-  return FailedPrecondition(
-      "{} is no longer this run's place for checkpoints, so that it writes and deletes none there: {} has "
-      "it, {}",
-      prefix_, now->run == self_.run ? "a later attempt of it" : "another run", Described(*now));
+  return absl::AlreadyExistsError(
+      fmt::format("{} is no longer this run's place for checkpoints, so that it writes and deletes none "
+                  "there: {} has it, {}",
+                  prefix_, now->run == self_.run ? "a later attempt of it" : "another run", Described(*now)));
 }
 
 absl::Status BucketClaim::Release() const {
   const absl::Status still = Check();
-  if (absl::IsFailedPrecondition(still)) return absl::OkStatus();
+  if (absl::IsAlreadyExists(still)) return absl::OkStatus();
   RETURN_IF_ERROR(still);
   BucketOwner ended = self_;
   ended.ended = true;

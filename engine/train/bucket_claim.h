@@ -4,8 +4,8 @@
 //   s3://BUCKET/KEY/owner.json   who writes there: each rank 0 says so before it reads or writes anything else
 //   DIR/bucket_run.json          by which the run's folder is known there, also after a restart
 //
-// Who finds another's words in the first one has been replaced, and writes and deletes no more. A server keeps no order of two that begin in
-// the same moment, so both look again: at most the last one goes on.
+// Who finds another's words in the first one has been replaced, and writes and deletes no more. Of two that begin in the same moment both may
+// write it, and the one whose words were overwritten finds that out when it looks again: at once, or before it writes or deletes anything.
 #pragma once
 
 #include <absl/status/status.h>
@@ -40,7 +40,7 @@ class BucketClaim {
                                           std::vector<std::string>* notes);
 
   const std::string& prefix() const { return prefix_; }
-  // FailedPrecondition: another has the name by now. Other errors are of the server.
+  // AlreadyExists: another has the name by now. Other errors are of the server.
   absl::Status Check() const;
   // The run has ended. Nothing where another has the name by now.
   absl::Status Release() const;

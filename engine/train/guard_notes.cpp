@@ -19,12 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostBytes = 1 << 20;
-constexpr std::size_t kKept = 4;  // two copies, and two that partners may still have
+constexpr std::int64_t kMostNoteBytes = 1 << 20;
+constexpr std::ptrdiff_t kKept = 4;  // two copies, and two that partners may still have
 constexpr const char* kReturnsName = "returns.json";
 constexpr const char* kEnding = ".json";
 
-std::string NameOf(std::int64_t iteration) { return checkpoint::IterationName(iteration) + kEnding; }
+std::string NoteNameOf(std::int64_t iteration) { return checkpoint::IterationName(iteration) + kEnding; }
 
 // Of iterations that the folder has a file of, rising.
 std::vector<std::int64_t> IterationsIn(const std::string& folder) {
@@ -51,7 +51,7 @@ absl::Status GuardNotes::Write(std::int64_t iteration, const checkpoint::GuardSt
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) return SystemError("make the folder", folder_, error.value());
-  const fs::path path = fs::path(folder_) / NameOf(iteration);
+  const fs::path path = fs::path(folder_) / NoteNameOf(iteration);
   const fs::path writing = path.string() + ".writing";
   std::ofstream file(writing, std::ios::trunc);
   file << checkpoint::FormatGuard(state);
@@ -59,22 +59,27 @@ absl::Status GuardNotes::Write(std::int64_t iteration, const checkpoint::GuardSt
   if (!file) return Unavailable("cannot write {}", writing.string());
   fs::rename(writing, path, error);
   if (error) return SystemError("rename", writing.string(), error.value());
-  const std::vector<std::int64_t> here = IterationsIn(folder_);
-  for (std::size_t i = 0; i + kKept < here.size(); ++i)
-    fs::remove(fs::path(folder_) / NameOf(here[i]), error);
+  // Those of later iterations are of an attempt before, which went further than this one has come.
+  std::vector<std::int64_t> here = IterationsIn(folder_);
+  const auto later = std::upper_bound(here.begin(), here.end(), iteration);
+  if (later - here.begin() > kKept)
+    here.erase(later - kKept, later);
+  else
+    here.erase(here.begin(), later);
+  for (const std::int64_t old : here) fs::remove(fs::path(folder_) / NoteNameOf(old), error);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> GuardNotes::Read(std::int64_t iteration) const {
   ASSIGN_OR_RETURN(const std::string text,
-                   ReadRegular((fs::path(folder_) / NameOf(iteration)).string(), kMostBytes));
+                   ReadRegular((fs::path(folder_) / NoteNameOf(iteration)).string(), kMostNoteBytes));
   RETURN_IF_ERROR(checkpoint::ParseGuard(text).status());
   return text;
 }
 
 std::int64_t GuardNotes::Returns() const {
   const absl::StatusOr<std::string> text =
-      ReadRegular((fs::path(folder_) / kReturnsName).string(), kMostBytes);
+      ReadRegular((fs::path(folder_) / kReturnsName).string(), kMostNoteBytes);
   if (!text.ok()) return 0;
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   const bool is_known = json.is_object() && json.contains("returns") && json["returns"].is_number_unsigned();
@@ -88,7 +93,7 @@ absl::Status GuardNotes::WentBack(std::int64_t returns) const {
   RETURN_IF_ERROR(
       WriteFile(fs::path(folder_) / kReturnsName, nlohmann::json({{"returns", returns}}).dump() + "\n"));
   for (const std::int64_t iteration : IterationsIn(folder_))
-    fs::remove(fs::path(folder_) / NameOf(iteration), error);
+    fs::remove(fs::path(folder_) / NoteNameOf(iteration), error);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 // What [guard] remembers beside copies of the state in memory, which have no room for a window of losses: small files in the run's folder, by rank 0.
 //
-//   DIR/guard/iteration_0000123.json   what it remembers after that iteration; of the newest few
+//   DIR/guard/iteration_0000123.json   what it remembers after that iteration; of the newest few, up to the one that the run is at
 //   DIR/guard/returns.json             how often the run has gone back to a checkpoint, in all its attempts: copies from before the last return are of
 //                                      iterations that it has left, and are not gone on from (by their tag, train/memory_checkpoints.cpp)
 //

@@ -115,6 +115,8 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_
   }
   ASSIGN_OR_RETURN(const Offer common, Common(run, std::move(offer)));
   run.keeps_copies = common.keeps;
+  if (run.partner != nullptr)
+    run.partner->ForgetAllBut(common.iterations.empty() ? -1 : common.iterations.back());
   if (common.iterations.empty()) return std::nullopt;
   const std::int64_t newest = common.iterations.back();
   const auto found = known.find(newest);
@@ -190,6 +192,7 @@ absl::Status ForgetKept(RunContext& run) {
   if (!run.keeps_copies) return absl::OkStatus();
   for (const auto& rank : run.ranks->executors()) rank->memory_checkpoint().AwaitWhole();
   ++run.returns;
+  if (run.partner != nullptr) run.partner->ForgetAllBut(-1);
   if (run.Leads()) RETURN_IF_ERROR(GuardNotes(run.options.out).WentBack(run.returns));
   // No copy has the new tag before the folder says that it is the one that counts.
   if (run.processes != nullptr)

@@ -315,12 +315,7 @@ class Training {
     RETURN_IF_ERROR(iterations.FinishAll());
     if (iterations.bad()) return absl::OkStatus();
     const absl::Status profiled = iterations.WriteProfiles();
-    ASSIGN_OR_RETURN(const bool saves, SavesAtEnd(position.iteration, saver));
-    if (saves) {
-      if (recipe.guard.hash_interval > 0 && !CopiesAreCompared(recipe, position.iteration))
-        RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
-      RETURN_IF_ERROR(saver.Save(position));
-    }
+    RETURN_IF_ERROR(SaveAtEnd(position, saver));
     RETURN_IF_ERROR(saver.Finish());
     run_.Begin(launch::Work::kAlone, "the end");
     if (faults_ != nullptr) {
@@ -331,31 +326,41 @@ class Training {
     return saver.InBucket();
   }
 
-  // Whether the state is saved before the run ends. A stop may come while an earlier checkpoint is still being written: one is written at a time,
-  // so another one is worth it only if it is whole before the run is killed.
-  absl::StatusOr<bool> SavesAtEnd(std::int64_t iteration, Saver& saver) {
+  // Saves the state before the run ends, where the newest checkpoint is of an earlier iteration.
+  absl::Status SaveAtEnd(const Position& position, Saver& saver) {
+    if (saved_ == position.iteration) return absl::OkStatus();
+    bool is_worth_it = true;
+    if (end_.stopped) RETURN_IF_ERROR(IsWorthSaving(position.iteration, saver, &is_worth_it));
+    if (!is_worth_it) return absl::OkStatus();
+    if (run_.recipe.guard.hash_interval > 0 && !CopiesAreCompared(run_.recipe, position.iteration))
+      RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
+    return saver.Save(position);
+  }
+
+  // A stop may come while an earlier checkpoint is still being written. One is written at a time, so another one is worth it only if it is whole
+  // before the run is killed. Rank 0 decides it for all.
+  absl::Status IsWorthSaving(std::int64_t iteration, Saver& saver, bool* saves) {
     constexpr const char* kKey = "saves at the stop";
-    if (saved_ == iteration) return false;
-    if (!end_.stopped) return true;
     if (!run_.Leads()) {
-      ASSIGN_OR_RETURN(const std::string saves, run_.processes->Get(kKey));
-      return saves == "1";
+      run_.Begin(launch::Work::kSaving, fmt::format("the stop after iteration {}", iteration));
+      ASSIGN_OR_RETURN(const std::string answer, run_.processes->Get(kKey));
+      *saves = answer == "1";
+      return absl::OkStatus();
     }
-    bool saves = true;
     if (saver.is_under_way()) {
       RETURN_IF_ERROR(saver.Finish());
       const double left =
           static_cast<double>(run_.recipe.launch.grace_period_s) - MillisecondsSince(last_began_) / 1e3;
-      saves = saver.last_seconds() < left;
-      if (!saves) {
+      *saves = saver.last_seconds() < left;
+      if (!*saves) {
         run_.Say(fmt::format(
             "iteration {} is not saved: the checkpoint of iteration {} took {:.1f} s, and of "
             "launch.grace_period_s {} are {:.1f} s left",
             iteration, saved_, saver.last_seconds(), run_.recipe.launch.grace_period_s, std::max(left, 0.0)));
       }
     }
-    if (run_.processes != nullptr) RETURN_IF_ERROR(run_.processes->Set(kKey, saves ? "1" : "0"));
-    return saves;
+    if (run_.processes == nullptr) return absl::OkStatus();
+    return run_.processes->Set(kKey, *saves ? "1" : "0");
   }
 
   Outcome OutcomeOf(const absl::Status& status) const {

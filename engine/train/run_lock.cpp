@@ -24,7 +24,7 @@ namespace engine::train {
 
 namespace {
 
-constexpr std::int64_t kMostBytes = 1 << 16;
+constexpr std::int64_t kMostHolderBytes = 1 << 16;
 
 std::string PathOfHolder(const std::string& folder) {
   return (std::filesystem::path(folder) / driver::kHolderName).string();
@@ -32,7 +32,7 @@ std::string PathOfHolder(const std::string& folder) {
 
 // Who took the lock last: empty where the folder does not say it.
 std::string HolderOf(const std::string& folder) {
-  const absl::StatusOr<std::string> text = ReadRegular(PathOfHolder(folder), kMostBytes);
+  const absl::StatusOr<std::string> text = ReadRegular(PathOfHolder(folder), kMostHolderBytes);
   if (!text.ok()) return "";
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   const auto is_text = [&](const char* key) { return json.contains(key) && json[key].is_string(); };

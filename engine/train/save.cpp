@@ -150,7 +150,7 @@ absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_po
   const std::string& bucket = run_.claim->prefix();
   const absl::Status put =
       PutIntoBucket(*run_.claim, root, iteration, &damaged_in_bucket_, &written->warnings);
-  if (absl::IsFailedPrecondition(put)) return put;
+  if (absl::IsAlreadyExists(put)) return put;
   if (!put.ok()) {
     written->in_bucket = WithContext(put, fmt::format("{} is whole, but could not be copied to {}",
                                                       checkpoint::IterationPath(root, iteration), bucket));
@@ -159,7 +159,7 @@ absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_po
   written->elapsed_ms = MillisecondsSince(start);
   const absl::Status pruned =
       PruneBucket(*run_.claim, iteration, run_.recipe.checkpoint.keep, damaged_in_bucket_, root);
-  if (absl::IsFailedPrecondition(pruned)) return pruned;
+  if (absl::IsAlreadyExists(pruned)) return pruned;
   if (!pruned.ok())
     written->warnings.push_back(fmt::format("old checkpoints in {} stay: {}", bucket, Message(pruned)));
   return absl::OkStatus();

@@ -240,6 +240,15 @@ def parts(runs):
     expect("so there is nothing to train" in log, log)
 
 
+    # What the server says after 200 is no word of another run's: training goes on.
+    runs.fail({"method": "POST", "path": "parts_late/iteration_0000002/rank.*uploadId", "do": "error200", "code": "InvalidPart"})
+    log = runs.train("parts_late", "--checkpoints", "s3://runs/parts_late", "--set", "model.hidden=256", "--set", "model.mlp.hidden=1024",
+                     iterations=4)
+    expect(re.search("warning: .*iteration_0000002 is whole, but could not be copied to s3://runs/parts_late: .*InvalidPart", log), log)
+    same(runs.kept("parts_late"), ([2, 4], []), "what is there")
+    runs.fail()
+
+
 def owner_of(runs, key):
     return json.loads(runs.server.objects[f"runs/{key}/owner.json"][0])
 
@@ -278,10 +287,10 @@ def owners(runs):
 
 def replaced(runs):
     """Another run, or attempt, takes the place while this one trains: it ends, and touches nothing."""
-    for number, (held, keep, whole, other) in enumerate((
-            ("0000002/manifest", 2, [2, 100], "another run"),  # found out before anything of 4 is sent
-            ("0000004/rank", 2, [2, 100], "a later attempt of it"),  # before its manifest is
-            ("0000004/manifest", 1, [2, 4, 100], "another run"))):  # before 2 is deleted
+    for number, (held, keep, kept, other) in enumerate((
+            ("0000002/manifest", 2, ([2, 100], []), "another run"),  # found out before anything of 4 is sent
+            ("0000004/rank", 2, ([2, 100], [4]), "a later attempt of it"),  # before its manifest is
+            ("0000004/manifest", 1, ([2, 4, 100], []), "another run"))):  # before 2 is deleted
         key = f"replaced{number}"
         name = f"runs/{key}"
         runs.server.most_busy = 0
@@ -304,9 +313,29 @@ def replaced(runs):
         text = runs.train(key, "--checkpoints", f"s3://{name}", "--set", f"checkpoint.keep={keep}", code=1)
         taking.join(timeout=10)
         expect(f"s3://{name} is no longer this run's place for checkpoints" in text and f"{other} has it, that in /theirs on elsewhere" in text, text)
-        same(runs.kept(key)[0], whole, f"whole ones, held at {held}")
+        same(runs.kept(key), kept, f"what is there, held at {held}")
         same((owner_of(runs, key)["host"], owner_of(runs, key)["ended"]), ("elsewhere", False), "the new owner's words")
     runs.fail()
+
+
+def taken_once(runs):
+    """A run that is started again does not take over a second time: by then another may have done so."""
+    place = ("--checkpoints", "s3://runs/once", "--set", "checkpoint.interval=100")
+    runs.train("once_before", *place, *KILL, code=-9)
+
+    def take():
+        end = time.monotonic() + 60
+        while not (runs.folder / "once/faults.jsonl").exists() and time.monotonic() < end:
+            time.sleep(0.005)
+        runs.server.put("runs/once/owner.json", json.dumps(owner_of(runs, "once") | {"run": "0" * 32, "attempt": 9}).encode())
+
+    taking = threading.Thread(target=take, daemon=True)
+    taking.start()
+    text = runs.train("once", *place, "--take-over", "--processes", "--max-restarts", "2", "--set", "debug.faults=true",
+                      "--fault", "rank=0,iteration=3,at=forward,kind=hang:1", "--fault", "rank=0,iteration=4,at=forward,kind=kill", code=1)
+    taking.join(timeout=10)
+    expect("s3://runs/once is taken over from another run" in text and "s3://runs/once is where another run keeps its checkpoints" in text, text)
+    same((owner_of(runs, "once")["attempt"], owner_of(runs, "once")["ended"]), (9, False), "the new owner's words")
 
 
 def read(runs):
@@ -380,6 +409,8 @@ def mistakes(runs):
         expect(wanted in text, text)
     text = runs.train("none", "--checkpoints", "s3://runs/x", "--set", "guard.on_nonfinite=rewind", code=1)
     expect("may go back to earlier checkpoints" in text, text)
+    text = runs.train("none", "--take-over", code=2)
+    expect("--take-over goes with checkpoints in a bucket" in text, text)
     same(runs.requests(), [], "requests")
     text = runs.train("none", "--checkpoints", "s3://runs/kept", "--fresh", code=1)
     expect("--fresh: s3://runs/kept already holds checkpoints (iteration_0000010)" in text, text)
@@ -394,7 +425,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         runs = Runs(engine, pathlib.Path(folder).resolve())
         for check in (keeps, copied, goes_on, damaged, not_counted, refused, damaged_here, restarts, beside, processes, parts, by_recipe,
-                      owners, replaced, stops, mistakes, read):
+                      owners, replaced, taken_once, stops, mistakes, read):
             try:
                 check(runs)
             except Failed as failure:
