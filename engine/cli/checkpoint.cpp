@@ -55,8 +55,7 @@ absl::StatusOr<Found> OpenChecked(const std::string& folder, bool verify) {
 absl::StatusOr<Found> OpenInBucket(const std::string& prefix, std::int64_t iteration, bool verify) {
   const std::string folder = checkpoint::IterationPath(prefix, iteration);
   ASSIGN_OR_RETURN(checkpoint::Manifest manifest, train::ReadManifestInBucket(prefix, iteration));
-  std::vector<std::string> told;
-  if (verify) RETURN_IF_ERROR(train::LocalCheckpoint(folder, &told).status());
+  if (verify) RETURN_IF_ERROR(train::VerifyInBucket(prefix, iteration));
   return Found{folder, std::move(manifest)};
 }
 

@@ -42,13 +42,14 @@ void RemoveUnused(const std::string& copies, const std::string& newest) {
   }
 }
 
-absl::StatusOr<std::string> CopyOf(const std::string& prefix, std::int64_t iteration) {
+// `anew`: also where there is one already.
+absl::StatusOr<std::string> CopyOf(const std::string& prefix, std::int64_t iteration, bool anew) {
   ASSIGN_OR_RETURN(const std::string text, ReadManifestText(prefix, iteration));
   ASSIGN_OR_RETURN(const std::string copies, CopiesFolder());
   const std::string root = (fs::path(copies) / HashHex(fmt::format("{}\n{}", prefix, text))).string();
   const std::string folder = checkpoint::IterationPath(root, iteration);
   std::error_code error;
-  if (VerifyFolder(folder, iteration).ok()) {
+  if (!anew && VerifyFolder(folder, iteration).ok()) {
     fs::last_write_time(root, fs::file_time_type::clock::now(), error);
     return folder;
   }
@@ -99,6 +100,10 @@ absl::StatusOr<checkpoint::Manifest> ReadManifestInBucket(const std::string& pre
   return manifest;
 }
 
+absl::Status VerifyInBucket(const std::string& prefix, std::int64_t iteration) {
+  return CopyOf(prefix, iteration, /*anew=*/true).status();
+}
+
 absl::StatusOr<std::string> LocalCheckpoint(const std::string& name, std::vector<std::string>* reports) {
   if (!storage::IsUrl(name)) return name;
   ASSIGN_OR_RETURN(const InBucketName named, ParseBucketName(name));
@@ -110,7 +115,7 @@ absl::StatusOr<std::string> LocalCheckpoint(const std::string& name, std::vector
   if (iterations.empty()) return NotFound("{} holds no checkpoint", ShownPath(name));
   for (const std::int64_t iteration : iterations) {
     const std::string there = checkpoint::IterationPath(named.prefix, iteration);
-    absl::StatusOr<std::string> copy = CopyOf(named.prefix, iteration);
+    absl::StatusOr<std::string> copy = CopyOf(named.prefix, iteration, /*anew=*/false);
     if (copy.ok()) {
       reports->push_back(fmt::format("{} is read from its copy, {}", there, *copy));
       return copy;

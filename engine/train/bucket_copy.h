@@ -26,6 +26,9 @@ absl::StatusOr<InBucketName> ParseBucketName(const std::string& name);
 // The manifest of one there, all of whose files are there with their sizes. NotFound where it has none; DataLoss where it is damaged.
 absl::StatusOr<checkpoint::Manifest> ReadManifestInBucket(const std::string& prefix, std::int64_t iteration);
 
+// Whether all files of one there have their checksums: all are read, and the copy is made anew. DataLoss where one has not.
+absl::Status VerifyInBucket(const std::string& prefix, std::int64_t iteration);
+
 // `name` itself, where it is no URL. Else a folder of this machine with the checkpoint that it names, or with the newest whole one below it; its
 // checksums have been compared. Adds a line to *reports for each newer one that is damaged, and one with the folder.
 absl::StatusOr<std::string> LocalCheckpoint(const std::string& name, std::vector<std::string>* reports);

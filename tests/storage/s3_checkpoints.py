@@ -11,9 +11,9 @@ being put there saves again only where the grace period allows it.
 usage: s3_checkpoints.py ENGINE
 """
 import json
+import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -351,21 +351,48 @@ def read(runs):
     runs.requests()
     (runs.folder / "prompt").write_text("5 6 7\n")
     prompt = ("--tokens-in", "prompt", "--tokens-out", "--tokens", "4", "--temperature", "0", "--device", "cpu")
-    here = runs.run("generate", "kept", *prompt).splitlines()[-1]
+    here = runs.run("generate", "kept", *prompt).splitlines()[0]
     text = runs.run("generate", "s3://runs/kept", *prompt)
     expect("note: s3://runs/kept/iteration_0000010 is read from its copy, " in text, text)
-    same(text.splitlines()[-1], here, "what is generated")
+    same(text.splitlines()[0], here, "what is generated")
     fetched = [request["path"] for request in runs.requests() if "rank_" in request["path"] and "list-type" not in request["path"]]
     same(fetched, [], "fetched again")  # --verify has made the copy
-    runs.run("export", "hf", "s3://runs/kept/iteration_0000008", "--out", "exported")
-    same(len([path for path in (runs.folder / "cache/checkpoints").iterdir()]), 2, "copies")
-    # A checkpoint that has been replaced there is fetched anew, and a damaged one is passed over.
-    flip(runs, "runs/kept/iteration_0000008/rank_00000.h5")
-    text = runs.run("checkpoint", "info", "s3://runs/kept", "--verify", code=0)
-    for name in list((runs.folder / "cache/checkpoints").iterdir()):
-        shutil.rmtree(name)
+    (runs.folder / "texts.jsonl").write_text('{"text": "line 9 of 3"}\n')
+    tiny = ("--set", "model.mlp.bias=true", "--set", "data.tokenizer.kind=byte")
+    runs.train("gpt2", "--checkpoints", "s3://runs/gpt2", *tiny, iterations=2)
+
+    def evaluated(name):
+        text = runs.run("evaluate", name, "--task", "perplexity=texts.jsonl", "--json", "--device", "cpu")
+        return json.loads(text.split("\nnote: ")[0])
+
+    here, there = (evaluated(name) for name in ("gpt2", "s3://runs/gpt2"))
+    same(there, here, "what is evaluated")
+    runs.run("export", "hf", "gpt2", "--out", "exported_here", "--dtype", "fp32")
+    runs.run("export", "hf", "s3://runs/gpt2", "--out", "exported", "--dtype", "fp32")
+    same((runs.folder / "exported/model.safetensors").read_bytes(), (runs.folder / "exported_here/model.safetensors").read_bytes(), "weights")
+    # --verify reads what is there, whatever has been copied before.
+    runs.run("checkpoint", "info", "s3://runs/kept", "--verify")
+    whole = flip(runs, "runs/kept/iteration_0000008/rank_00000.h5")
     text = runs.run("checkpoint", "info", "s3://runs/kept", "--verify", code=1)
     expect(re.search(r" 8 .*damaged: ", text) and re.search(r" 10 .*whole", text), text)
+    runs.server.put("runs/kept/iteration_0000008/rank_00000.h5", flipped(whole))
+    # Another checkpoint under the same name is not taken for its copy.
+    runs.train("seed", "--checkpoints", "s3://runs/seed", *tiny, "--set", "training.seed=7", iterations=2)
+    for name, (data, _) in list(runs.server.objects.items()):
+        if name.startswith("runs/seed/iteration_"):
+            runs.server.put(name.replace("seed", "gpt2"), data)
+    here, there = (evaluated(name) for name in ("seed", "s3://runs/gpt2"))
+    same(there, here, "what is evaluated of another under the name")
+    # Copies that nobody has used for a day go when another one comes.
+    copies = runs.folder / "cache/checkpoints"
+    before = set(copies.iterdir())
+    same(len(before), 4, "copies")
+    for copy in before:
+        os.utime(copy, (0, time.time() - 90000))
+    runs.run("generate", "s3://runs/kept", *prompt)
+    same(set(copies.iterdir()), before, "copies, where none has come")
+    evaluated("s3://runs/seed")
+    same((len(before & set(copies.iterdir())), len(list(copies.iterdir()))), (1, 2), "copies that stay, and copies")
     for name, wanted in (("s3://runs/nothing", "s3://runs/nothing holds no checkpoint"), ("s3://runs", "names a bucket"),
                          ("s3://runs/kept/iteration_0000099", "404"), ("http://h/x", "is no place of checkpoints")):
         for command in (("checkpoint", "info", name), ("generate", name, *prompt)):
@@ -424,8 +451,8 @@ def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         runs = Runs(engine, pathlib.Path(folder).resolve())
-        for check in (keeps, copied, goes_on, damaged, not_counted, refused, damaged_here, restarts, beside, processes, parts, by_recipe,
-                      owners, replaced, taken_once, stops, mistakes, read):
+        for check in (keeps, read, copied, goes_on, damaged, not_counted, refused, damaged_here, restarts, beside, processes, parts, by_recipe,
+                      owners, replaced, taken_once, stops, mistakes):
             try:
                 check(runs)
             except Failed as failure:

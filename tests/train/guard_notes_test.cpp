@@ -24,7 +24,10 @@ TEST_CASE("guard notes: those of the newest iterations are kept, and what is wri
   const GuardNotes notes(out.path());
   CHECK(absl::IsNotFound(notes.Read(3).status()));
   for (std::int64_t iteration = 1; iteration <= 6; ++iteration)
-    REQUIRE(notes.Write(iteration, {.losses = {0.5 + static_cast<double>(iteration)}}).ok());
+    REQUIRE(notes
+                .Write(iteration,
+                       {.losses = {0.5 + static_cast<double>(iteration)}, .grad_norms = {}, .left_out = {}})
+                .ok());
   CHECK(NamesIn(out / "guard") == std::set<std::string>{"iteration_0000003.json", "iteration_0000004.json",
                                                         "iteration_0000005.json", "iteration_0000006.json"});
   const absl::StatusOr<std::string> read = notes.Read(5);
@@ -34,8 +37,7 @@ TEST_CASE("guard notes: those of the newest iterations are kept, and what is wri
   CHECK(absl::IsDataLoss(notes.Read(5).status()));
   // A run that goes on from an earlier iteration comes to the later ones again.
   REQUIRE(notes.Write(4, {}).ok());
-  CHECK(NamesIn(out / "guard") ==
-        std::set<std::string>{"iteration_0000003.json", "iteration_0000004.json"});
+  CHECK(NamesIn(out / "guard") == std::set<std::string>{"iteration_0000003.json", "iteration_0000004.json"});
 }
 
 TEST_CASE("guard notes: a return forgets what was written before it") {
