@@ -26,7 +26,7 @@ TEST_CASE("guard notes: those of the newest iterations are kept, and what is wri
   for (std::int64_t iteration = 1; iteration <= 6; ++iteration)
     REQUIRE(notes
                 .Write(iteration,
-                       {.losses = {0.5 + static_cast<double>(iteration)}, .grad_norms = {}, .left_out = {}})
+                       {.losses = {0.5 + static_cast<double>(iteration)}, .grad_norms = {1}, .left_out = {}})
                 .ok());
   CHECK(NamesIn(out / "guard") == std::set<std::string>{"iteration_0000003.json", "iteration_0000004.json",
                                                         "iteration_0000005.json", "iteration_0000006.json"});

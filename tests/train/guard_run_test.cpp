@@ -362,7 +362,8 @@ TEST_CASE("guard: ranks that go on from memory judge as before, also behind a re
         fmt::format("resumed from the hosts' memory after iteration {}\n", row.resumed);
     CHECK_MESSAGE(Contains(second.output, from_memory) == (row.resumed > 0), second.output);
     CheckSame(out, folder / "by hand");
-    CHECK(Returns(out).size() == 1);
+    // A run that knows nothing of its return meets the spike again, and goes back once more.
+    CHECK(Returns(out).size() == (row.resumed > 0 ? 1 : 2));
   }
   // A copy beside which nothing is remembered does not count.
   const std::string out = folder / "forgotten";
