@@ -68,6 +68,12 @@ void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
       "Give each token the bits that training's forward pass gives it, whatever else is computed "
       "beside it "
       "(generate.invariant); it takes longer");
+  command
+      ->add_option("--cache-dtype", arguments->shape.cache_dtype,
+                   "Keep keys and values in this format (generate.cache_dtype): auto, fp8 (default: as the "
+                   "recipe says)")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->type_name("FORMAT");
   AddDeviceOptions(command, "kernels", &arguments->device);
   CLI::Option* vocab =
       command

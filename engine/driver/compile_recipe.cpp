@@ -143,7 +143,8 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of
                                         {.begins = form.kind == plan::ProgramKind::kPrefill,
                                          .slots = of.shape.slots,
                                          .context = of.shape.context,
-                                         .wanted = std::clamp<std::int64_t>(rows, 1, form.tokens)}));
+                                         .wanted = std::clamp<std::int64_t>(rows, 1, form.tokens),
+                                         .narrow_cache = of.recipe.generate.cache_dtype == "fp8"}));
   return compile::GenerationGraph{form, std::move(graph)};
 }
 

@@ -65,6 +65,10 @@ absl::Status SetShape(const ModelShape& shape, recipe::Recipe* recipe) {
     recipe->generate.invariant = true;
     asked += asked.empty() ? "--invariant" : " --invariant";
   }
+  if (!shape.cache_dtype.empty() && shape.cache_dtype != recipe->generate.cache_dtype) {
+    recipe->generate.cache_dtype = shape.cache_dtype;
+    asked += fmt::format("{}--cache-dtype {}", asked.empty() ? "" : " ", shape.cache_dtype);
+  }
   if (asked.empty()) return absl::OkStatus();
   recipe::LoadResult loaded = model::LoadText(recipe::ToToml(*recipe), "the model's recipe");
   if (!loaded.ok()) return InvalidArgument("{}: {}", asked, loaded.diagnostics.front().message);

@@ -24,6 +24,7 @@ struct ModelShape {
           // for, but no more than 1,024
   std::int64_t tp = 1, pp = 1;  // the layout
   bool invariant = false;       // generate.invariant, whatever the recipe says of it
+  std::string cache_dtype;      // generate.cache_dtype; empty: as the recipe says
 };
 
 // What a folder says of its model, before weights are read: one checkpoint of a run, or the folder of a Hugging Face model.

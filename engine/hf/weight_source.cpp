@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 
+#include "engine/base/e4m3.h"
 #include "engine/base/half.h"
 #include "engine/base/status.h"
 #include "engine/hf/strided.h"
@@ -35,24 +36,6 @@ T LoadAs(const std::byte* at) {  // of no alignment
   return value;
 }
 
-// e4m3 without infinities (Micikevicius et al., arXiv:2209.05433): sign, 4 bits of exponent with bias 7, 3 of fraction.
-float FloatFromE4M3(std::uint8_t bits) {
-  const int exponent = bits >> 3 & 15, fraction = bits & 7;
-  float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
-                              : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
-  if (exponent == 15 && fraction == 7) value = std::numeric_limits<float>::quiet_NaN();
-  return (bits & 0x80) != 0 ? -value : value;
-}
-const std::array<float, 256>& E4M3Table() {
-  static const std::array<float, 256> table = [] {
-    std::array<float, 256> values{};
-    for (int i = 0; i < 256; ++i)
-      values[static_cast<std::size_t>(i)] = FloatFromE4M3(static_cast<std::uint8_t>(i));
-    return values;
-  }();
-  return table;
-}
-
 // What is read of one of their tensors.
 struct Stored {
   const SafetensorsFile* file = nullptr;
@@ -73,7 +56,7 @@ float ScaleAt(const Stored& stored, std::int64_t element) {
 template <StoredType kType>
 void Convert(const std::byte* data, std::int64_t first, std::int64_t step, std::int64_t count, float scale,
              float* out, std::int64_t out_step) {
-  [[maybe_unused]] const float* e4m3 = E4M3Table().data();
+  [[maybe_unused]] const float* e4m3 = E4M3Values().data();
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t at = first + i * step;
     float value = 0;

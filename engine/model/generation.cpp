@@ -285,6 +285,7 @@ class Rewriter {
         forgets ? std::min(step_.context, (window + kRowMultiple - 1) / kRowMultiple * kRowMultiple)
                 : step_.context;
     graph::TensorType of_cache{.shape = {step_.slots, rows}, .dtype = type.dtype, .dims = {}};
+    if (step_.narrow_cache) of_cache.dtype = DType::kE4M3;
     of_cache.dims = {graph::Dim::kOther, graph::Dim::kOther};
     for (int dim = 2; dim < type.shape.rank(); ++dim) of_cache.Append(type, dim);
     return to_.AddState(fmt::format("{}.{}", node.name, what), of_cache,

@@ -17,10 +17,11 @@ inline constexpr const char* kTemperatures = "temperatures";
 inline constexpr std::int64_t kTopLogits = 128;
 
 struct GenerationStep {
-  bool begins = false;       // prefill: the sequences begin with these tokens; else decode
-  std::int64_t slots = 1;    // sequences that the caches hold
-  std::int64_t context = 1;  // tokens that a sequence has at most
-  std::int64_t wanted = 1;   // R: of each sequence, logits of so many tokens
+  bool begins = false;        // prefill: the sequences begin with these tokens; else decode
+  std::int64_t slots = 1;     // sequences that the caches hold
+  std::int64_t context = 1;   // tokens that a sequence has at most
+  std::int64_t wanted = 1;    // R: of each sequence, logits of so many tokens
+  bool narrow_cache = false;  // caches are e4m3, whatever is computed in
 };
 
 // What `evaluate` computes of the logits, for B sequences of S more tokens each, as its inputs are [B, S]. Each causal

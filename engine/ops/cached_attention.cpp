@@ -6,13 +6,14 @@
 //     fewer rows than the sequence has tokens forgets the oldest: of tokens of one row the last one stays. A token at the
 //     position of the one before it is padding, and nothing is written for it; likewise a sample whose slot is −1, which is
 //     there to fill the batch. Other slots of one call are distinct. Tokens without heads, x[B, S, C], go to a cache[N, T, C].
+//     A cache has x's element type or e4m3, to which numbers are rounded then, those beyond its ±448 to that (base/e4m3.h).
 //   cached_attention(q[B, 1, H, E], k[B, 1, K, E], v[B, 1, K, U], keys[N, T, K, E], values[N, T, K, U], positions[B, 1],
 //       slots[B][, sinks[H]][, biases[H, 2M + 1]]) → o[B, 1, H, U], keys, values
 //     One more token of each sample: k and v go to the caches as by cache_update, and o is as of attention (attention.cpp)
 //     under a causal mask, with its attributes but dropout, of the query and the keys at the positions up to its own, within
 //     the attribute window > 0: the key of position j is in row j mod T. A cache that forgets has as many rows as the window
 //     at least; with the attribute invariant 1, o has the bits of attention's, and a cache forgets nothing. Of a sample whose
-//     slot is −1, o = 0. Scores and sums in fp32 or wider.
+//     slot is −1, o = 0. Scores and sums in fp32 or wider, of keys and values as the caches hold them, the new token's too.
 //   take_tokens(x[B, S, D…], index[B, R] int32) → y[B, R, D…]
 //     y_br = x_b,index_br: the tokens whose logits are wanted.
 //
@@ -38,7 +39,7 @@ Types InferUpdate(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(CheckPlaces(inputs, 2, "cache_update"));
   const Shape& x = inputs[0].shape;
   const Shape& cache = inputs[1].shape;
-  bool fits = cache.rank() == x.rank() && x.rank() <= 4 && inputs[1].dtype == inputs[0].dtype;
+  bool fits = cache.rank() == x.rank() && x.rank() <= 4 && CanCache(inputs[1], inputs[0]);
   for (int dim = 2; fits && dim < x.rank(); ++dim) fits = cache[dim] == x[dim];
   if (!fits) return Internal("a cache {} of {}", cache.ToString(), x.ToString());
   return std::vector<TensorType>{inputs[1]};
@@ -59,7 +60,7 @@ constexpr std::size_t kKeys = 3, kValues = 4, kPositions = 5, kWeights = 7;  // 
 absl::Status CheckCache(const TensorType& x, const TensorType& cache) {
   const Shape& of = cache.shape;
   if (of.rank() == 4 && x.shape.rank() == 4 && of[2] == x.shape[2] && of[3] == x.shape[3] &&
-      x.dtype == cache.dtype)
+      CanCache(cache, x))
     return absl::OkStatus();
   return Internal("a cache {} of {}", of.ToString(), x.shape.ToString());
 }
@@ -72,6 +73,7 @@ Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
   const Shape& v = inputs[2].shape;
   RETURN_IF_ERROR(CheckCache(inputs[1], inputs[kKeys]));
   RETURN_IF_ERROR(CheckCache(inputs[2], inputs[kValues]));
+  if (inputs[kKeys].dtype != inputs[kValues].dtype) return Internal("caches of two element types");
   if (q.rank() != 4 || q[1] != 1 || k[3] != q[3] || q[2] % k[2] != 0 || v[2] != k[2] || k[0] != q[0] ||
       v[0] != q[0])
     return Internal("cached_attention of q {} with k {} and v {}", q.ToString(), k.ToString(), v.ToString());

@@ -40,7 +40,10 @@ Types Infer(TypeSpan inputs, const Attributes& attributes) {
   fits = fits && latents == Shape{latents[0], latents[1], q[3]} &&
          shared == Shape{latents[0], latents[1], 1, k[3]};
   fits = fits && inputs[kPositions].shape == Shape{samples, 1} && inputs[kSlots].shape == Shape{samples};
-  for (std::size_t i = kRest; i <= kShareds; ++i) fits = fits && inputs[i].dtype == inputs[kQuery].dtype;
+  for (const std::size_t i : {kRest, kLatent, kShared})
+    fits = fits && inputs[i].dtype == inputs[kQuery].dtype;
+  fits =
+      fits && CanCache(inputs[kLatents], inputs[kLatent]) && inputs[kShareds].dtype == inputs[kLatents].dtype;
   if (!fits) {
     return Internal(
         "cached_latent_attention of q {}, {} from {} on, latent {} and shared {} with caches {} and {}",

@@ -651,6 +651,13 @@ Rows TrainingRows() {
               "attention "
               "then add up in one "
               "order, which costs time (docs/generation.md)."),
+      FIELD(generate.cache_dtype)
+          .Words({"auto", "fp8"})
+          .Doc("What generation keeps keys and values as (MLA's latents likewise): auto, the format of "
+               "precision.compute; "
+               "fp8, e4m3 without scales, half the bytes of 16 bits, where numbers beyond 448 become that "
+               "and three bits of "
+               "fraction are left."),
       FIELD(guard.on_nonfinite)
           .Words({"stop", "skip", "rewind"})
           .Doc("What is done where a loss or the norm of a gradient is not finite: the run ends; the update "

@@ -252,6 +252,8 @@ struct Evaluation {
 struct Generate {
   bool invariant =
       false;  // a token's logits have the same bits in training, prefill and any batch that decodes
+  std::string cache_dtype =
+      "auto";  // what keys and values are kept as: auto (what they are computed in) | fp8
 };
 
 // What is done about numbers that show that something is wrong (docs/bad-numbers.md).

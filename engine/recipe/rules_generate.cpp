@@ -52,6 +52,14 @@ void InvariantAttentionIsFast(const RuleContext& c) {
           fmt::format("attention = \"fast\"; or {}", kOff));
 }
 
+void InvariantCachesAreExact(const RuleContext& c) {
+  if (!c.recipe.generate.invariant || c.recipe.generate.cache_dtype != "fp8") return;
+  c.Error({kInvariant, "generate.cache_dtype"},
+          "a step reads keys and values as an fp8 cache has rounded them, and training reads them as they "
+          "were made",
+          fmt::format("cache_dtype = \"auto\"; or {}", kOff));
+}
+
 }  // namespace
 
 std::vector<Rule> GenerateRules() {
@@ -60,6 +68,7 @@ std::vector<Rule> GenerateRules() {
       {{kInvariant, "precision.compute"}, InvariantNumbersStandAlone},
       {{kInvariant}, InvariantModelsAreDense},
       {{kInvariant, "precision.attention"}, InvariantAttentionIsFast},
+      {{kInvariant, "generate.cache_dtype"}, InvariantCachesAreExact},
   };
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -294,6 +295,28 @@ TEST_CASE("cached decoder: caches of windows have as many rows as the window, in
   CHECK(run.plan.stages[0].memory.activations >= bytes);
 }
 
+// All logits of a prompt of `prompt` tokens and of each step behind it.
+std::vector<float> Transcript(const recipe::Recipe& recipe, const std::vector<std::int32_t>& tokens,
+                              std::size_t prompt) {
+  const Generating run(recipe, 2);
+  const std::span<const std::int32_t> all(tokens);
+  std::vector<float> told;
+  REQUIRE(run.decoder->PrefillAndRead(1, all.first(prompt), static_cast<std::int64_t>(prompt), &told).ok());
+  std::vector<float> logits;
+  for (std::size_t s = prompt; s < tokens.size(); ++s) {
+    const std::vector<Decoder::Next> next = {{1, tokens[s]}};
+    REQUIRE(run.decoder->StepAndRead(next, &logits).ok());
+    told.insert(told.end(), logits.begin(), logits.end());
+  }
+  return told;
+}
+
+double RootMeanSquare(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
 void CheckInvariant(const recipe::Recipe& recipe) {
   testing::CheckInvariant(recipe, [] { return CpuDevice(); });
 }
@@ -382,6 +405,43 @@ TEST_CASE("cached decoder: latents and the shared parts of keys are kept, whole 
                "D = 32, L = 2, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300");
   CHECK(CachesOf(Generating(published, 2).plan) ==
         "latents [2, 96, 16], shared [2, 96, 1, 4], latents [2, 96, 16], shared [2, 96, 1, 4]");
+}
+
+// In e4m3 a number has an error of 1/16 of itself at most, and about 1/40 in the mean.
+TEST_CASE("cached decoder: caches in fp8 take a byte a number, and steps read them rounded") {
+  const std::vector<recipe::Recipe> models = {
+      OfText(kWindows, {"data.sequence_length=150"}), OfLatents({}, {"data.sequence_length=150"}),
+      plan::TinyRecipe(true, {"training.global_batch=1", "data.sequence_length=40"})};
+  for (recipe::Recipe recipe : models) {
+    const std::vector<std::int32_t> tokens = RandomTokens(recipe.data.sequence_length, recipe.model.vocab);
+    const std::size_t prompt = 20;
+    const std::vector<float> exact = Transcript(recipe, tokens, prompt);
+    const Generating whole(recipe, 2);
+    recipe.generate.cache_dtype = "fp8";
+    const Generating narrow(recipe, 2);
+    REQUIRE(whole.plan.stages[0].states.size() == narrow.plan.stages[0].states.size());
+    for (std::size_t i = 0; i < whole.plan.stages[0].states.size(); ++i) {
+      CHECK(narrow.plan.stages[0].states[i].buffer.bytes() * 4 ==
+            whole.plan.stages[0].states[i].buffer.bytes());
+    }
+    const std::vector<float> rounded = Transcript(recipe, tokens, prompt);
+    REQUIRE(rounded.size() == exact.size());
+    const std::size_t of_prompt = prompt * static_cast<std::size_t>(recipe.model.vocab);
+    const std::span<const float> a(exact);
+    const std::span<const float> b(rounded);
+    CHECK(std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(of_prompt), b.begin()));
+    const std::vector<float> zeros(exact.size() - of_prompt, 0);
+    const double scale = RootMeanSquare(a.subspan(of_prompt), zeros);
+    const double error = RootMeanSquare(a.subspan(of_prompt), b.subspan(of_prompt)) / scale;
+    CAPTURE(error);
+    CHECK(error > 1e-4);
+    CHECK(error < 0.06);
+    recipe.parallelism.tp = 2;
+    const std::vector<float> split = Transcript(recipe, tokens, prompt);
+    // Sums in another order move some numbers over a border between two of e4m3.
+    CHECK(RootMeanSquare(a.subspan(of_prompt), std::span<const float>(split).subspan(of_prompt)) / scale <
+          0.06);
+  }
 }
 
 TEST_CASE(

@@ -30,7 +30,8 @@ double RoundedShares(std::size_t output, DType dtype, const Tensors& inputs, con
 }
 
 void AddCache(const std::string& label, const CacheSizes& s, const Attributes& attributes,
-              std::vector<DType> dtypes, GpuCases* cases, std::vector<Input> more = {}) {
+              std::vector<DType> dtypes, GpuCases* cases, std::vector<Input> more = {},
+              Input::Kind cached = Input::kReal) {
   const auto samples = static_cast<std::int64_t>(s.positions.size());
   std::vector<std::int32_t> slots;
   for (std::int64_t b = 0; b < samples; ++b)
@@ -38,8 +39,8 @@ void AddCache(const std::string& label, const CacheSizes& s, const Attributes& a
   std::vector<Input> inputs = {Make({samples, 1, s.heads, s.width}, Input::kReal),
                                Make({samples, 1, s.kv_heads, s.width}, Input::kReal),
                                Make({samples, 1, s.kv_heads, s.value_width}, Input::kReal),
-                               Make({samples, s.rows, s.kv_heads, s.width}, Input::kReal),
-                               Make({samples, s.rows, s.kv_heads, s.value_width}, Input::kReal),
+                               Make({samples, s.rows, s.kv_heads, s.width}, cached),
+                               Make({samples, s.rows, s.kv_heads, s.value_width}, cached),
                                Numbers({samples, 1}, s.positions),
                                Numbers({samples}, slots)};
   inputs.insert(inputs.end(), more.begin(), more.end());
@@ -55,7 +56,7 @@ struct LatentSizes {
 
 // Positions from the first one to the last one of a slot, and one sample without a slot.
 void AddLatents(const std::string& label, const LatentSizes& s, std::int64_t window,
-                std::vector<DType> dtypes, GpuCases* cases) {
+                std::vector<DType> dtypes, GpuCases* cases, Input::Kind cached = Input::kReal) {
   std::vector<std::int32_t> positions;
   std::vector<std::int32_t> slots;
   for (std::int64_t b = 0; b < s.samples; ++b) {
@@ -71,8 +72,8 @@ void AddLatents(const std::string& label, const LatentSizes& s, std::int64_t win
                               Make({s.samples, 1, s.heads, s.rest_width}, Input::kReal),
                               Make({s.samples, 1, s.width}, Input::kReal),
                               Make({s.samples, 1, 1, s.shared_width}, Input::kReal),
-                              Make({s.samples, s.rows, s.width}, Input::kReal),
-                              Make({s.samples, s.rows, 1, s.shared_width}, Input::kReal),
+                              Make({s.samples, s.rows, s.width}, cached),
+                              Make({s.samples, s.rows, 1, s.shared_width}, cached),
                               Numbers({s.samples, 1}, positions), Numbers({s.samples}, slots)},
                              attributes,
                              s.rows + s.width},
@@ -111,6 +112,15 @@ void AddLatentCases(GpuCases* cases) {
   AddLatents("latents, a window that has gone round", {5, 16, 512, 64, 0, 192, 128}, 100, kNarrow, cases);
   AddLatents("latents of other sizes", {4, 6, 72, 12, 3, 20, 300}, 0, kFloats, cases);
   AddLatents("latents, queries off 16 bytes", {4, 6, 512, 64, 4, 68, 100}, 50, kFloats, cases);
+  for (const std::int64_t heads : {5, 20, 70}) {
+    AddLatents(fmt::format("latents in e4m3, {} heads", heads), {4, heads, 512, 64, 0, 192, 320}, 0, kNarrow,
+               cases, Input::kCached);
+  }
+  AddLatents("latents in e4m3, chunks of several tiles", {20, 16, 512, 64, 0, 192, 1000}, 0, kNarrow, cases,
+             Input::kCached);
+  AddLatents("latents in e4m3, a window that has gone round", {5, 16, 512, 64, 0, 192, 128}, 100, kNarrow,
+             cases, Input::kCached);
+  AddLatents("latents in e4m3 of other sizes", {4, 6, 72, 12, 3, 20, 300}, 0, kFloats, cases, Input::kCached);
   AddHeadProducts(cases);
 }
 
@@ -148,7 +158,18 @@ GpuCases CacheCases() {
                                            {256, 256}}) {
     AddCache(fmt::format("heads of {} and {}", width, value_width),
              {4, 2, width, value_width, 320, {319, 5, 0, 63, 64, 200}}, plain, kNarrow, &cases);
+    AddCache(fmt::format("in e4m3, heads of {} and {}", width, value_width),
+             {4, 2, width, value_width, 320, {319, 5, 0, 63, 64, 200}}, plain, kNarrow, &cases, {},
+             Input::kCached);
   }
+  AddCache("in e4m3, as many heads of keys", {3, 3, 128, 128, 700, {699, 0, 350, 1}}, plain, kNarrow, &cases,
+           {}, Input::kCached);
+  AddCache("in e4m3, one chunk", {64, 64, 64, 64, 96, {95, 0, 40, 1, 9, 10, 11, 12, 80}}, plain, kNarrow,
+           &cases, {}, Input::kCached);
+  AddCache("in e4m3, a window that has gone round", {4, 2, 64, 64, 128, {1000, 3, 127, 128, 64}},
+           {{"scale", 0.125}, {"window", std::int64_t{100}}}, kNarrow, &cases, {}, Input::kCached);
+  AddCache("in e4m3, other heads", {6, 2, 72, 72, 300, {299, 3, 120}}, plain, kFloats, &cases, {},
+           Input::kCached);
   AddCache("one head of keys for 20", {20, 1, 64, 64, 200, {199, 7, 100}}, plain, kNarrow, &cases);
   AddCache("as many heads of keys", {3, 3, 128, 128, 700, {699, 0, 350, 1}}, plain, kNarrow, &cases);
   AddCache("one chunk", {64, 64, 64, 64, 96, {95, 0, 40, 1, 9, 10, 11, 12, 80}}, plain, kNarrow, &cases);

@@ -510,6 +510,19 @@ void AddCaches(std::vector<Case>* cases) {
     cases->push_back({&ops::kCachedAttention, label, std::move(inputs), std::move(attributes), 64});
   };
   attend("plain", {5, 0, 3}, {{"scale", 0.4}}, {});
+  cases->push_back(
+      {&ops::kCachedAttention,
+       "in e4m3",
+       {Real({3, 1, 4, 5}), Real({3, 1, 2, 5}), Real({3, 1, 2, 7}), Make(cache, Input::kCached, 0),
+        Make({3, 8, 2, 7}, Input::kCached, 0), GivenOf({3, 1}, {5, 0, 3}), GivenOf({3}, {2, 0, -1})},
+       {{"scale", 0.4}},
+       64});
+  cases->push_back({&ops::kCacheUpdate,
+                    "in e4m3",
+                    {Real({1, 6, 2, 5}), Make(cache, Input::kCached, 0), GivenOf({1, 6}, {0, 1, 2, 3, 3, 3}),
+                     GivenOf({1}, {2})},
+                    {},
+                    1});
   attend("a window in a cache that forgets", {21, 7, 3}, {{"scale", 0.4}, {"window", std::int64_t{6}}}, {});
   attend("caps, linear biases, sinks and biases of distances", {7, 2, 3},
          {{"scale", 0.4}, {"softcap", 2.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{3}}},
@@ -527,6 +540,13 @@ void AddCaches(std::vector<Case>* cases) {
   attend_latents("latents", {5, 0, 3}, {{"scale", 0.4}, {"first", std::int64_t{3}}});
   attend_latents("latents, a window in a cache that forgets", {21, 7, 3},
                  {{"scale", 0.4}, {"window", std::int64_t{6}}});
+  cases->push_back({&ops::kCachedLatentAttention,
+                    "latents in e4m3",
+                    {Real({3, 1, 4, 6}), Real({3, 1, 4, 5}), Real({3, 1, 6}), Real({3, 1, 1, 2}),
+                     Make({3, 8, 6}, Input::kCached, 0), Make({3, 8, 1, 2}, Input::kCached, 0),
+                     GivenOf({3, 1}, {5, 0, 3}), GivenOf({3}, {2, 0, -1})},
+                    {{"scale", 0.4}, {"first", std::int64_t{3}}},
+                    64});
   cases->push_back({&ops::kHeadLinear, "plain", {Real({2, 4, 4, 6}), Real({4, 3, 6})}, {}, 6});
   cases->push_back({&ops::kHeadLinear,
                     "transposed",
@@ -609,7 +629,7 @@ Tensors MakeInputs(const Case& test, DType real) {
   Tensors tensors;
   for (const Input& input : test.inputs) {
     const bool integer = input.kind >= Input::kIds;
-    Tensor tensor({input.shape, integer ? DType::kI32 : real});
+    Tensor tensor({input.shape, integer ? DType::kI32 : input.kind == Input::kCached ? DType::kE4M3 : real});
     const PhiloxKey key = MakePhiloxKey(5, "input" + std::to_string(tensors.size()));
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
       const std::uint32_t word = PhiloxWord(key, static_cast<std::uint64_t>(i));

@@ -13,6 +13,7 @@ struct Input {
   enum Kind {
     kReal,       // uniform in [−1.5, 1.5)
     kPositive,   // uniform in [0.5, 1.5)
+    kCached,     // as kReal, in e4m3 whatever the type of the others
     kIds,        // integers in [0, limit)
     kLabels,     // as ids, every fifth −1
     kPositions,  // 0, 1, 2, … along dim 1

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine/backend/cpu/kernel_table.h"
+#include "engine/base/e4m3.h"
 #include "engine/plan/control.h"
 
 namespace engine::ops_test {
@@ -31,6 +32,7 @@ double Tensor::Get(std::int64_t i) const {
   const auto at = static_cast<size_t>(i);
   if (type_.dtype == DType::kF32) return reinterpret_cast<const float*>(bytes_.data())[at];
   if (type_.dtype == DType::kF64) return reinterpret_cast<const double*>(bytes_.data())[at];
+  if (type_.dtype == DType::kE4M3) return FloatFromE4M3(reinterpret_cast<const E4M3*>(bytes_.data())[at]);
   return reinterpret_cast<const std::int32_t*>(bytes_.data())[at];
 }
 
@@ -40,6 +42,8 @@ void Tensor::Set(std::int64_t i, double value) {
     reinterpret_cast<float*>(bytes_.data())[at] = static_cast<float>(value);
   } else if (type_.dtype == DType::kF64) {
     reinterpret_cast<double*>(bytes_.data())[at] = value;
+  } else if (type_.dtype == DType::kE4M3) {
+    reinterpret_cast<E4M3*>(bytes_.data())[at] = E4M3FromFloat(static_cast<float>(value));
   } else {
     reinterpret_cast<std::int32_t*>(bytes_.data())[at] = static_cast<std::int32_t>(value);
   }

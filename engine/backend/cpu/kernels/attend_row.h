@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/backend/cpu/kernels/loops.h"
+#include "engine/backend/cpu/kernels/caches.h"
 #include "engine/backend/kernel.h"
 
 namespace engine::backend::cpu {
@@ -30,11 +30,12 @@ struct RowsOfKeys {
   double scale, softcap;
 };
 
-template <typename T>
+// `Stored`: what keys and values are kept as.
+template <typename T, typename Stored = T>
 struct QueryOfHead {
   const T* q = nullptr;
-  const T* k = nullptr;  // of row 0
-  const T* v = nullptr;
+  const Stored* k = nullptr;  // of row 0
+  const Stored* v = nullptr;
   const T* biases = nullptr;  // of distance −M; null: none
   const T* sink = nullptr;    // null: none
   T* o = nullptr;
@@ -47,15 +48,15 @@ struct SeenKeys {
 };
 
 // Writes o and returns log Σ exp(score), −∞ where no key is seen. `scores` is scratch.
-template <typename T>
-T AttendRow(const RowsOfKeys& p, const QueryOfHead<T>& head, const SeenKeys& seen, std::vector<T>* scores) {
+template <typename T, typename Stored = T>
+T AttendRow(const RowsOfKeys& p, const QueryOfHead<T, Stored>& head, const SeenKeys& seen,
+            std::vector<T>* scores) {
   const std::int64_t count = std::max<std::int64_t>(0, seen.last - seen.first);
   scores->resize(static_cast<std::size_t>(count));
   T* const score = scores->data();
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t j = seen.first + i;
-    const T* const k = head.k + (j % p.rows) * p.key_stride;
-    T value = static_cast<T>(p.scale) * SumOf<T>(p.width, [&](std::int64_t e) { return head.q[e] * k[e]; });
+    T value = static_cast<T>(p.scale) * Dot(p.width, head.q, head.k + (j % p.rows) * p.key_stride);
     if (p.softcap > 0) value = static_cast<T>(p.softcap) * std::tanh(value / static_cast<T>(p.softcap));
     const std::int64_t distance = j - seen.query;
     if (head.biases != nullptr)
@@ -71,8 +72,8 @@ T AttendRow(const RowsOfKeys& p, const QueryOfHead<T>& head, const SeenKeys& see
   if (head.sink != nullptr) sum += Exp(*head.sink - top);
   for (std::int64_t i = 0; i < count; ++i) {
     const T share = score[i] / sum;
-    const T* const v = head.v + ((seen.first + i) % p.rows) * p.value_stride;
-    for (std::int64_t e = 0; e < p.value_width; ++e) head.o[e] += share * v[e];
+    const Stored* const v = head.v + ((seen.first + i) % p.rows) * p.value_stride;
+    for (std::int64_t e = 0; e < p.value_width; ++e) head.o[e] += share * Kept<T>(v[e]);
   }
   return top + std::log(sum);
 }

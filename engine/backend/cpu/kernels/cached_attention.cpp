@@ -9,14 +9,10 @@
 
 namespace engine::backend::cpu {
 
-template <typename T>
-void CacheUpdate(const KernelArgs& args) {
-  Keep<T>(args.inputs[0], args.inputs[1], args.inputs[2].as<std::int32_t>(),
-          args.inputs[3].as<std::int32_t>(), args.outputs[0]);
-}
+namespace {
 
-template <typename T>
-void CachedAttention(const KernelArgs& args) {
+template <typename T, typename Stored>
+void AttendCached(const KernelArgs& args) {
   constexpr std::size_t kPositions = 5;
   const TensorView& q = args.inputs[0];
   const RowsOfKeys p(args, args.inputs[3].shape[1]);
@@ -25,8 +21,8 @@ void CachedAttention(const KernelArgs& args) {
   const TensorView& values = args.outputs[2];
   const std::int32_t* positions = args.inputs[kPositions].as<std::int32_t>();
   const std::int32_t* slots = args.inputs[kPositions + 1].as<std::int32_t>();
-  Keep<T>(args.inputs[1], args.inputs[3], positions, slots, keys);
-  Keep<T>(args.inputs[2], args.inputs[4], positions, slots, values);
+  Keep<T, Stored>(args.inputs[1], args.inputs[3], positions, slots, keys);
+  Keep<T, Stored>(args.inputs[2], args.inputs[4], positions, slots, values);
   std::size_t at = kPositions + 2;
   const TensorView* sinks =
       args.inputs.size() > at && args.inputs[at].shape.rank() == 1 ? &args.inputs[at++] : nullptr;
@@ -53,17 +49,33 @@ void CachedAttention(const KernelArgs& args) {
       };
       const std::int64_t position = positions[sample];
       const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
-      AttendRow<T>(p,
-                   {.q = q.as<T>() + row * p.width,
-                    .k = keys.as<T>() + slot * p.rows * p.key_stride + (h / group) * p.width,
-                    .v = values.as<T>() + slot * p.rows * p.value_stride + (h / group) * p.value_width,
-                    .biases = of_head(biases),
-                    .sink = of_head(sinks),
-                    .o = o,
-                    .slope = alibi ? graph::AlibiSlope(logical, q.logical[2]) : 0},
-                   {first, position + 1, position}, &scores);
+      AttendRow<T, Stored>(
+          p,
+          {.q = q.as<T>() + row * p.width,
+           .k = keys.as<Stored>() + slot * p.rows * p.key_stride + (h / group) * p.width,
+           .v = values.as<Stored>() + slot * p.rows * p.value_stride + (h / group) * p.value_width,
+           .biases = of_head(biases),
+           .sink = of_head(sinks),
+           .o = o,
+           .slope = alibi ? graph::AlibiSlope(logical, q.logical[2]) : 0},
+          {first, position + 1, position}, &scores);
     }
   });
+}
+
+}  // namespace
+
+template <typename T>
+void CacheUpdate(const KernelArgs& args) {
+  OfStored<T>(args.outputs[0], [&](auto stored) {
+    Keep<T, decltype(stored)>(args.inputs[0], args.inputs[1], args.inputs[2].as<std::int32_t>(),
+                              args.inputs[3].as<std::int32_t>(), args.outputs[0]);
+  });
+}
+
+template <typename T>
+void CachedAttention(const KernelArgs& args) {
+  OfStored<T>(args.outputs[1], [&](auto stored) { AttendCached<T, decltype(stored)>(args); });
 }
 
 template <typename T>

@@ -3,10 +3,11 @@
 // keys; its four warps take tiles of 16 keys in turns, each with a pipeline of its own, and add up at the end
 // (FlashAttention-2's order, Dao, arXiv:2307.08691; chunks as in Flash-Decoding). Where there are several chunks, another
 // kernel adds these up in their order.
-#include "engine/backend/cuda/kernels/cached_attention.h"
+#include "engine/backend/cuda/kernels/cached_attention.cuh"
 
 #include <algorithm>
 
+#include "engine/backend/cuda/kernels/cache.cuh"
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
 #include "engine/backend/cuda/kernels/tiles.cuh"
@@ -16,37 +17,8 @@
 namespace engine::backend::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * kWarp;
 constexpr int kTileKeys = 16;
 constexpr int kTileHeads = 16;
-constexpr float kLog2E = 1.4426950408889634F;
-constexpr float kNone = -3.0e38F;  // the largest score of no key
-
-// Where a query's keys are: of positions [first, end), of one sample.
-struct Seen {
-  std::int64_t first, end;
-};
-__device__ __forceinline__ Seen SeenBy(const CachedAttention& p, std::int64_t position) {
-  const std::int64_t first = p.window > 0 ? max(std::int64_t{0}, position - p.window + 1) : 0;
-  return {first, position + 1};
-}
-
-// The score that softmax sees, in units of log 2, of a scaled product.
-template <typename T>
-__device__ __forceinline__ float Bent(const CachedAttention& p, float score, float slope, std::int64_t head,
-                                      std::int64_t distance) {
-  if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
-  if (p.biases != nullptr) {
-    const std::int64_t at = max(-p.distance, min(distance, p.distance)) + p.distance;
-    score += ToFloat(static_cast<const T*>(p.biases)[head * (2 * p.distance + 1) + at]);
-  }
-  return (score + slope * static_cast<float>(distance)) * kLog2E;
-}
-
-__device__ __forceinline__ float SlopeOf(const CachedAttention& p, std::int64_t head) {
-  return p.alibi ? exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + head, p.all_heads))) : 0.0F;
-}
 
 // Shared memory of a block. Rows have 16 bytes more than their elements, so that matrices are read without conflicts.
 template <int kWidth, int kValueWidth>
@@ -69,35 +41,90 @@ struct RunningTile {
   float o[kValueWidth / 8][4] = {};
 };
 
-template <typename T, int kWidth, int kValueWidth>
+// `Stored`: what the caches keep numbers as.
+template <typename T, typename Stored, int kWidth, int kValueWidth>
 struct Warp {
   using L = Layout<kWidth, kValueWidth>;
+  static constexpr bool kNarrow = !std::is_same_v<T, Stored>;
 
   const CachedAttention& p;
   T* queries;
-  T* stages;           // of this warp
-  const T* keys;       // of the slot and kv head
-  const T* values;     // likewise
-  const T* new_key;    // at `position`
-  const T* new_value;  // likewise
+  T* stages;             // of this warp
+  const Stored* keys;    // of the slot and kv head
+  const Stored* values;  // likewise
+  const T* new_key;      // at `position`
+  const T* new_value;    // likewise
   std::int64_t key_stride, value_stride;
   std::int64_t position;
   std::int64_t first, end;  // positions of the chunk's keys
   int lane;
 
   // Rows of a slot are no more than an int counts, and the keys that a query sees no more than there are rows.
-  template <int kUnits, int kRow>
-  __device__ __forceinline__ void FetchRows(const T* from, std::int64_t stride, const T* new_row,
+  template <int kColumns, int kRow>
+  __device__ __forceinline__ void FetchRows(const Stored* from, std::int64_t stride, const T* new_row,
                                             int start_row, int there, int new_at, T* to) const {
     const int rows = static_cast<int>(p.rows);
+    if constexpr (kNarrow) {
+      using Row = NarrowRow<T, kColumns>;
 #pragma unroll
-    for (int i = lane; i < kTileKeys * kUnits; i += kWarp) {
-      const int row = i / kUnits;
-      const int unit = i % kUnits;
-      const int in_slot = start_row + row < rows ? start_row + row : start_row + row - rows;
-      const int at = row < there ? in_slot : 0;
-      const T* const source = row == new_at ? new_row : from + at * stride;
-      CopyAsync(to + row * kRow + unit * 8, source + unit * 8, row < there);
+      for (int i = lane; i < kTileKeys * Row::kUnits; i += kWarp) {
+        const int row = i / Row::kUnits;
+        const int unit = i % Row::kUnits;
+        const int in_slot = start_row + row < rows ? start_row + row : start_row + row - rows;
+        const int at = row < there ? in_slot : 0;
+        if (row != new_at)
+          CopyAsync(Row::UnitAt(to + row * kRow, unit), from + at * stride + unit * 16, row < there);
+      }
+      if (new_at >= kTileKeys) return;
+      for (int unit = lane; unit < kColumns / 8; unit += kWarp)
+        CopyAsync(to + new_at * kRow + unit * 8, new_row + unit * 8, true);
+    } else {
+      constexpr int kUnits = kColumns / 8;
+#pragma unroll
+      for (int i = lane; i < kTileKeys * kUnits; i += kWarp) {
+        const int row = i / kUnits;
+        const int unit = i % kUnits;
+        const int in_slot = start_row + row < rows ? start_row + row : start_row + row - rows;
+        const int at = row < there ? in_slot : 0;
+        const void* const source = row == new_at ? new_row + unit * 8 : from + at * stride + unit * 8;
+        CopyAsync(to + row * kRow + unit * 8, source, row < there);
+      }
+    }
+  }
+
+  // Of the tile from `start` on, the new token's row; kTileKeys where it is in none.
+  __device__ __forceinline__ int NewAt(std::int64_t start) const {
+    return static_cast<int>(min(std::int64_t{kTileKeys}, position - start));
+  }
+
+  // Of a narrow cache: a tile whose copies have come, in T.
+  template <int kColumns, int kRow>
+  __device__ __forceinline__ void WidenRows(T* tile, int new_at) const {
+    using Row = NarrowRow<T, kColumns>;
+    constexpr int kEach = (kTileKeys * Row::kUnits + kWarp - 1) / kWarp;
+    uint4 kept[kEach];
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = lane + kWarp * n;
+      if (i < kTileKeys * Row::kUnits) kept[n] = *Row::UnitAt(tile + i / Row::kUnits * kRow, i % Row::kUnits);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = lane + kWarp * n;
+      const int row = i / Row::kUnits;
+      if (i < kTileKeys * Row::kUnits && row != new_at)
+        Row::Write(tile + row * kRow, i % Row::kUnits, kept[n]);
+    }
+    if (new_at < kTileKeys) Row::Round(tile + new_at * kRow, lane);
+  }
+  __device__ __forceinline__ void Widen(std::int64_t tile, int stage) const {
+    if constexpr (kNarrow) {
+      T* const k = stages + stage * L::kStage;
+      const int new_at = NewAt(first + tile * kTileKeys);
+      WidenRows<kWidth, L::kKeyRow>(k, new_at);
+      WidenRows<kValueWidth, L::kValueRow>(k + kTileKeys * L::kKeyRow, new_at);
+      __syncwarp();
     }
   }
 
@@ -107,9 +134,9 @@ struct Warp {
     const std::int64_t start = first + tile * kTileKeys;
     const int start_row = static_cast<int>(start < p.rows ? start : start % p.rows);
     const int there = static_cast<int>(min(std::int64_t{kTileKeys}, end - start));
-    const int new_at = static_cast<int>(min(std::int64_t{kTileKeys}, position - start));
-    FetchRows<kWidth / 8, L::kKeyRow>(keys, key_stride, new_key, start_row, there, new_at, k);
-    FetchRows<kValueWidth / 8, L::kValueRow>(values, value_stride, new_value, start_row, there, new_at, v);
+    const int new_at = NewAt(start);
+    FetchRows<kWidth, L::kKeyRow>(keys, key_stride, new_key, start_row, there, new_at, k);
+    FetchRows<kValueWidth, L::kValueRow>(values, value_stride, new_value, start_row, there, new_at, v);
   }
 
   __device__ __forceinline__ void Scores(const T* k, float (&s)[2][4]) const {
@@ -184,20 +211,8 @@ struct Warp {
   }
 };
 
-// The new token's key and value of one head to their row of the caches.
-template <typename T>
-__device__ __forceinline__ void KeepToken(const CachedAttention& p, std::int64_t token, std::int64_t kv,
-                                          std::int64_t slot, std::int64_t position) {
-  const std::int64_t from = token * p.kv_heads + kv;
-  const std::int64_t to = (slot * p.rows + position % p.rows) * p.kv_heads + kv;
-  for (std::int64_t e = threadIdx.x; e < p.width; e += kThreads)
-    static_cast<T*>(p.keys)[to * p.width + e] = static_cast<const T*>(p.k)[from * p.width + e];
-  for (std::int64_t e = threadIdx.x; e < p.value_width; e += kThreads)
-    static_cast<T*>(p.values)[to * p.value_width + e] = static_cast<const T*>(p.v)[from * p.value_width + e];
-}
-
 // grid: chunks, kv heads × tiles of 16 query heads, samples.
-template <typename T, int kWidth, int kValueWidth>
+template <typename T, typename Stored, int kWidth, int kValueWidth>
 __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int chunks) {
   using L = Layout<kWidth, kValueWidth>;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -212,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
   const int heads = static_cast<int>(min(std::int64_t{kTileHeads}, group - in_group));
   const std::int64_t slot = p.slots[token];
   const std::int64_t position = p.positions[token];
-  const Seen seen = SeenBy(p, position);
+  const Seen seen = SeenBy(p.window, position);
   const std::int64_t first = seen.first + static_cast<std::int64_t>(blockIdx.x) * p.chunk;
   const bool idle = slot < 0 || first >= seen.end;
   LetNextBegin();
@@ -224,12 +239,12 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
   const std::int64_t end = idle ? first : min(seen.end, first + p.chunk);
   const std::int64_t row = p.rows * p.kv_heads;  // of a slot, in heads
   const std::int64_t at = idle ? 0 : slot;
-  const Warp<T, kWidth, kValueWidth> of = {
+  const Warp<T, Stored, kWidth, kValueWidth> of = {
       p,
       queries,
       queries + L::kQueries + warp * L::kStages * L::kStage,
-      static_cast<const T*>(p.keys) + (at * row + kv) * kWidth,
-      static_cast<const T*>(p.values) + (at * row + kv) * kValueWidth,
+      static_cast<const Stored*>(p.keys) + (at * row + kv) * kWidth,
+      static_cast<const Stored*>(p.values) + (at * row + kv) * kValueWidth,
       static_cast<const T*>(p.k) + (token * p.kv_heads + kv) * kWidth,
       static_cast<const T*>(p.v) + (token * p.kv_heads + kv) * kValueWidth,
       p.kv_heads * kWidth,
@@ -265,7 +280,7 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
               q_row < heads);
   }
   // One of the blocks that have the new token keeps it; no other block reads the row that it goes to.
-  if (!idle && end == seen.end && in_group == 0) KeepToken<T>(p, token, kv, slot, position);
+  if (!idle && end == seen.end && in_group == 0) KeepToken<T, Stored>(p, token, kv, slot, position);
 #pragma unroll
   for (int stage = 0; stage < L::kStages - 1; ++stage) EndCopyGroup();
   for (std::int64_t t = 0; t < mine; ++t) {
@@ -278,6 +293,7 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
     } else {
       __syncwarp();
     }
+    of.Widen(warp + kWarps * t, static_cast<int>(t % L::kStages));
     of.Take(warp + kWarps * t, static_cast<int>(t % L::kStages), row_head, heads, slope, &running);
     __syncwarp();
   }
@@ -357,7 +373,7 @@ __global__ void __launch_bounds__(kThreads) AddChunks(CachedAttention p, int chu
   const std::int64_t head = row % p.heads;
   const int width = static_cast<int>(p.value_width);
   const int thread = static_cast<int>(threadIdx.x);
-  const Seen seen = SeenBy(p, p.positions[token]);
+  const Seen seen = SeenBy(p.window, p.positions[token]);
   const bool idle = p.slots[token] < 0;
   const int filled = idle ? 0 : static_cast<int>((seen.end - seen.first + p.chunk - 1) / p.chunk);
   const float* const all = p.scratch + row * chunks * (width + 2);
@@ -392,81 +408,6 @@ __global__ void __launch_bounds__(kThreads) AddChunks(CachedAttention p, int chu
   }
 }
 
-// Heads of other sizes, and float32: a block a query and head, whose warps take keys in turns.
-constexpr int kMostOfLane = 16;  // values of a head that a lane has
-template <typename T>
-__global__ void __launch_bounds__(kThreads) AttendKeys(CachedAttention p) {
-  __shared__ float tops[kWarps], sums[kWarps];
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto* const parts = reinterpret_cast<float*>(shared);  // [warp, U]
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t row = blockIdx.x;
-  const std::int64_t token = row / p.heads;
-  const std::int64_t head = row % p.heads;
-  const std::int64_t kv = head / (p.heads / p.kv_heads);
-  LetNextBegin();
-  AwaitEarlier();
-  const std::int64_t slot = p.slots[token];
-  const std::int64_t position = p.positions[token];
-  const Seen seen = SeenBy(p, position);
-  const T* const q = static_cast<const T*>(p.q) + row * p.width;
-  const std::int64_t base = (max(slot, std::int64_t{0}) * p.rows) * p.kv_heads + kv;
-  const T* const keys = static_cast<const T*>(p.keys) + base * p.width;
-  const T* const values = static_cast<const T*>(p.values) + base * p.value_width;
-  const std::int64_t fresh = token * p.kv_heads + kv;
-  const T* const new_key = static_cast<const T*>(p.k) + fresh * p.width;
-  const T* const new_value = static_cast<const T*>(p.v) + fresh * p.value_width;
-  if (slot >= 0 && head % (p.heads / p.kv_heads) == 0) KeepToken<T>(p, token, kv, slot, position);
-  const float slope = SlopeOf(p, head);
-  float top = kNone;
-  float sum = 0;
-  float o[kMostOfLane] = {};
-  for (std::int64_t j = seen.first + warp; slot >= 0 && j < seen.end; j += kWarps) {
-    const T* const key = j == position ? new_key : keys + j % p.rows * p.kv_heads * p.width;
-    const T* const value = j == position ? new_value : values + j % p.rows * p.kv_heads * p.value_width;
-    float dot = 0;
-    for (std::int64_t e = lane; e < p.width; e += kWarp) dot += ToFloat(q[e]) * ToFloat(key[e]);
-    for (int step = kWarp / 2; step > 0; step /= 2) dot += __shfl_xor_sync(kAllLanes, dot, step);
-    const float score = Bent<T>(p, dot * p.scale, slope, head, j - position);
-    const float higher = fmaxf(top, score);
-    const float shrink = exp2f(top - higher);
-    const float share = exp2f(score - higher);
-    sum = sum * shrink + share;
-    top = higher;
-#pragma unroll
-    for (int i = 0; i < kMostOfLane; ++i) {
-      const std::int64_t e = lane + kWarp * i;
-      if (e < p.value_width) o[i] = o[i] * shrink + share * ToFloat(value[e]);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kMostOfLane; ++i) {
-    const std::int64_t e = lane + kWarp * i;
-    if (e < p.value_width) parts[warp * p.value_width + e] = o[i];
-  }
-  if (lane == 0) {
-    tops[warp] = top;
-    sums[warp] = sum;
-  }
-  __syncthreads();
-  float all_top = kNone;
-  for (int w = 0; w < kWarps; ++w) all_top = fmaxf(all_top, tops[w]);
-  float sink = kNone;
-  if (p.sinks != nullptr) sink = ToFloat(static_cast<const T*>(p.sinks)[head]) * kLog2E;
-  all_top = fmaxf(all_top, sink);
-  for (std::int64_t e = threadIdx.x; e < p.value_width; e += kThreads) {
-    float all = p.sinks != nullptr ? exp2f(sink - all_top) : 0.0F;
-    float value = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      const float share = exp2f(tops[w] - all_top);
-      all += share * sums[w];
-      value += share * parts[w * p.value_width + e];
-    }
-    static_cast<T*>(p.o)[row * p.value_width + e] = FromFloat<T>(slot >= 0 && all > 0 ? value / all : 0.0F);
-  }
-}
-
 // grid: samples, kv heads.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) KeepTokens(CachedAttention p, std::int64_t queries, int2* spans) {
@@ -475,18 +416,18 @@ __global__ void __launch_bounds__(kThreads) KeepTokens(CachedAttention p, std::i
   const std::int64_t token = blockIdx.x;
   const std::int64_t slot = p.slots[token];
   const std::int64_t position = p.positions[token];
-  if (slot >= 0) KeepToken<T>(p, token, blockIdx.y, slot, position);
+  if (slot >= 0) KeepToken<T, T>(p, token, blockIdx.y, slot, position);
   if (blockIdx.y != 0) return;
-  const Seen seen = SeenBy(p, position);
+  const Seen seen = SeenBy(p.window, position);
   const int2 span = slot < 0 ? int2{0, 0} : int2{static_cast<int>(seen.first), static_cast<int>(seen.end)};
   for (std::int64_t i = threadIdx.x; i < queries; i += kThreads) spans[token * queries + i] = span;
 }
 
-template <typename T, int kWidth, int kValueWidth>
+template <typename T, typename Stored, int kWidth, int kValueWidth>
 bool AttendBySize(const CachedAttention& p, cudaStream_t stream) {
   if (p.width != kWidth || p.value_width != kValueWidth) return false;
   constexpr int kBytes = Layout<kWidth, kValueWidth>::kBytes;
-  const auto kernel = AttendTiles<T, kWidth, kValueWidth>;
+  const auto kernel = AttendTiles<T, Stored, kWidth, kValueWidth>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const std::int64_t group = p.heads / p.kv_heads;
   const int chunks = static_cast<int>((p.rows + p.chunk - 1) / p.chunk);
@@ -502,79 +443,19 @@ bool AttendBySize(const CachedAttention& p, cudaStream_t stream) {
   return true;
 }
 
-template <typename T>
+template <typename T, typename Stored>
 bool AttendInTiles(const CachedAttention& p, cudaStream_t stream) {
-  return AttendBySize<T, 64, 64>(p, stream) || AttendBySize<T, 80, 80>(p, stream) ||
-         AttendBySize<T, 96, 96>(p, stream) || AttendBySize<T, 128, 128>(p, stream) ||
-         AttendBySize<T, 192, 128>(p, stream) || AttendBySize<T, 256, 256>(p, stream);
+  return AttendBySize<T, Stored, 64, 64>(p, stream) || AttendBySize<T, Stored, 80, 80>(p, stream) ||
+         AttendBySize<T, Stored, 96, 96>(p, stream) || AttendBySize<T, Stored, 128, 128>(p, stream) ||
+         AttendBySize<T, Stored, 192, 128>(p, stream) || AttendBySize<T, Stored, 256, 256>(p, stream);
 }
 
 template <typename T>
-void AttendAny(const CachedAttention& p, cudaStream_t stream) {
-  const auto bytes = static_cast<std::size_t>(kWarps * p.value_width) * sizeof(float);
-  Launch(p.samples <= kMostEarlyRows, AttendKeys<T>, static_cast<unsigned>(p.samples * p.heads), kThreads,
-         bytes, stream, p);
-}
-
-// A thread a unit of 16 or 2 bytes, or 4.
-template <typename Unit>
-__global__ void UpdateCache(CacheUpdate p, std::int64_t units) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= p.samples * p.tokens * units) return;
-  const std::int64_t token = i / units;
-  const std::int64_t sample = token / p.tokens;
-  const std::int64_t s = token % p.tokens;
-  const std::int64_t slot = p.slots[sample];
-  const std::int64_t position = p.positions[token];
-  if (slot < 0 || (s > 0 && p.positions[token - 1] == position)) return;
-  if (p.positions[sample * p.tokens + p.tokens - 1] - position >= p.rows) return;
-  static_cast<Unit*>(p.cache)[(slot * p.rows + position % p.rows) * units + i % units] =
-      static_cast<const Unit*>(p.x)[i];
-}
-
-template <typename Unit>
-__global__ void Take(TakeTokens p, std::int64_t units) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= p.samples * p.taken * units) return;
-  const std::int64_t row = i / units;
-  const std::int64_t token = row / p.taken * p.tokens + p.index[row];
-  static_cast<Unit*>(p.y)[i] = static_cast<const Unit*>(p.x)[token * units + i % units];
-}
-
-// Calls launch(Unit(), units of a row, blocks) with the widest unit that rows are made of.
-template <typename Launch>
-void InUnits(DType dtype, std::int64_t rows, std::int64_t width, const Launch& launch) {
-  constexpr int kUnitThreads = 256;
-  const std::int64_t bytes = width * SizeOf(dtype);
-  const auto run = [&](auto unit) {
-    const std::int64_t units = bytes / static_cast<std::int64_t>(sizeof(unit));
-    const std::int64_t blocks = (rows * units + kUnitThreads - 1) / kUnitThreads;
-    if (blocks > 0) launch(unit, units, static_cast<unsigned>(blocks), kUnitThreads);
-  };
-  if (bytes % 16 == 0) {
-    run(uint4());
-  } else if (bytes % 4 == 0) {
-    run(std::uint32_t());
-  } else {
-    run(std::uint16_t());
-  }
+bool AttendStored(const CachedAttention& p, cudaStream_t stream) {
+  return p.narrow_cache ? AttendInTiles<T, E4M3>(p, stream) : AttendInTiles<T, T>(p, stream);
 }
 
 }  // namespace
-
-void LaunchCacheUpdate(const CacheUpdate& update, cudaStream_t stream) {
-  InUnits(update.dtype, update.samples * update.tokens, update.width,
-          [&](auto unit, std::int64_t units, unsigned blocks, int threads) {
-            UpdateCache<decltype(unit)><<<blocks, threads, 0, stream>>>(update, units);
-          });
-}
-
-void LaunchTakeTokens(const TakeTokens& take, cudaStream_t stream) {
-  InUnits(take.dtype, take.samples * take.taken, take.width,
-          [&](auto unit, std::int64_t units, unsigned blocks, int threads) {
-            Take<decltype(unit)><<<blocks, threads, 0, stream>>>(take, units);
-          });
-}
 
 void LaunchKeepTokens(const CachedAttention& attention, std::int64_t queries, std::int32_t* spans,
                       cudaStream_t stream) {
@@ -598,16 +479,10 @@ void LaunchAddChunks(const CachedAttention& attention, int chunks, cudaStream_t 
 }
 
 void LaunchCachedAttention(const CachedAttention& attention, cudaStream_t stream) {
-  switch (attention.dtype) {
-    case DType::kBF16:
-      if (!AttendInTiles<__nv_bfloat16>(attention, stream)) AttendAny<__nv_bfloat16>(attention, stream);
-      break;
-    case DType::kF16:
-      if (!AttendInTiles<__half>(attention, stream)) AttendAny<__half>(attention, stream);
-      break;
-    default:
-      AttendAny<float>(attention, stream);
-  }
+  const bool done = attention.dtype == DType::kBF16  ? AttendStored<__nv_bfloat16>(attention, stream)
+                    : attention.dtype == DType::kF16 ? AttendStored<__half>(attention, stream)
+                                                     : false;
+  if (!done) LaunchCachedAttentionOfAnySize(attention, stream);
 }
 
 }  // namespace engine::backend::cuda

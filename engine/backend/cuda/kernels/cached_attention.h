@@ -10,7 +10,8 @@
 namespace engine::backend::cuda {
 
 struct CacheUpdate {
-  DType dtype = DType::kBF16;  // f32, bf16 or f16
+  DType dtype = DType::kBF16;  // of x: f32, bf16 or f16
+  bool narrow_cache = false;   // the cache is e4m3, else as x
   std::int64_t samples = 0, tokens = 0;
   std::int64_t width = 0;   // elements of a token, of all heads
   std::int64_t rows = 0;    // of a slot
@@ -23,6 +24,7 @@ void LaunchCacheUpdate(const CacheUpdate& update, cudaStream_t stream);
 
 struct CachedAttention {
   DType dtype = DType::kBF16;  // f32, bf16 or f16; scores and sums are fp32
+  bool narrow_cache = false;   // keys and values are e4m3
   std::int64_t samples = 0, heads = 0, kv_heads = 0;
   std::int64_t width = 0, value_width = 0;     // of a head of keys, of values (512 at most)
   std::int64_t rows = 0;                       // of a slot

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/cuda/kernels/cache.cuh"
 #include "engine/backend/cuda/kernels/cached_attention.h"
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
@@ -20,25 +21,17 @@ namespace {
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kNone = -3.0e38F;  // the largest score of no key
 
-// Positions of the keys that a query sees: [first, end).
-struct Seen {
-  std::int64_t first, end;
-};
-__device__ __forceinline__ Seen SeenBy(const CachedLatentAttention& p, std::int64_t position) {
-  const std::int64_t first = p.window > 0 ? max(std::int64_t{0}, position - p.window + 1) : 0;
-  return {first, position + 1};
-}
-
 // The new token's latent and shared part to their rows of the caches.
-template <typename T>
+template <typename T, typename Stored>
 __device__ __forceinline__ void KeepToken(const CachedLatentAttention& p, std::int64_t sample,
                                           std::int64_t slot, std::int64_t position) {
   const std::int64_t row = slot * p.rows + position % p.rows;
   for (std::int64_t e = threadIdx.x; e < p.width; e += blockDim.x)
-    static_cast<T*>(p.latents)[row * p.width + e] = static_cast<const T*>(p.latent)[sample * p.width + e];
+    static_cast<Stored*>(p.latents)[row * p.width + e] =
+        ToKeep<Stored>(static_cast<const T*>(p.latent)[sample * p.width + e]);
   for (std::int64_t e = threadIdx.x; e < p.shared_width; e += blockDim.x) {
-    static_cast<T*>(p.shareds)[row * p.shared_width + e] =
-        static_cast<const T*>(p.shared)[sample * p.shared_width + e];
+    static_cast<Stored*>(p.shareds)[row * p.shared_width + e] =
+        ToKeep<Stored>(static_cast<const T*>(p.shared)[sample * p.shared_width + e]);
   }
 }
 
@@ -78,9 +71,12 @@ __device__ __forceinline__ void CopyUnit(T* to, const T* latent, const T* shared
   CopyAsync(to + unit * 8, from, there);
 }
 
-template <typename T, int kHeads>
+// `Stored`: what the caches keep numbers as.
+template <typename T, typename Stored, int kHeads>
 struct Block {
   using L = Layout<kHeads>;
+  using Narrow = NarrowRow<T, kKey>;
+  static constexpr bool kNarrow = !std::is_same_v<T, Stored>;
 
   const CachedLatentAttention& p;
   std::int64_t sample, slot, position;
@@ -110,12 +106,43 @@ struct Block {
       const std::int64_t j = start + key;
       const bool there = j < end;
       const std::int64_t row = slot * p.rows + (there ? j % p.rows : 0);
-      const bool is_new = j == position;
-      const T* const latent = is_new ? static_cast<const T*>(p.latent) + sample * kC
-                                     : static_cast<const T*>(p.latents) + row * kC;
-      const T* const shared = is_new ? static_cast<const T*>(p.shared) + sample * kR
-                                     : static_cast<const T*>(p.shareds) + row * kR;
-      CopyUnit(stages + stage * L::kStage + key * L::kRow, latent, shared, i % kUnits, there);
+      T* const to = stages + stage * L::kStage + key * L::kRow;
+      const int unit = i % kUnits;
+      if (j == position) {
+        CopyUnit(to, static_cast<const T*>(p.latent) + sample * kC,
+                 static_cast<const T*>(p.shared) + sample * kR, unit, there);
+      } else if constexpr (!kNarrow) {
+        CopyUnit(to, static_cast<const T*>(p.latents) + row * kC, static_cast<const T*>(p.shareds) + row * kR,
+                 unit, there);
+      } else if (unit < Narrow::kUnits) {
+        const Stored* const from =
+            unit < kC / 16 ? static_cast<const Stored*>(p.latents) + row * kC + unit * 16
+                           : static_cast<const Stored*>(p.shareds) + row * kR + (unit - kC / 16) * 16;
+        CopyAsync(Narrow::UnitAt(to, unit), from, there);
+      }
+    }
+  }
+
+  // Of narrow caches: a tile whose copies have come, in T. Each warp has rows of its own.
+  __device__ __forceinline__ void Widen(std::int64_t tile, int stage) const {
+    constexpr int kEach = (Narrow::kUnits + kWarp - 1) / kWarp;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    for (int key = static_cast<int>(threadIdx.x) / kWarp; key < L::kKeys; key += kWarps) {
+      T* const row = stages + stage * L::kStage + key * L::kRow;
+      if (first + tile * L::kKeys + key == position) {
+        Narrow::Round(row, lane);
+        continue;
+      }
+      uint4 kept[kEach];
+#pragma unroll
+      for (int n = 0; n < kEach; ++n) {
+        if (lane + kWarp * n < Narrow::kUnits) kept[n] = *Narrow::UnitAt(row, lane + kWarp * n);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int n = 0; n < kEach; ++n) {
+        if (lane + kWarp * n < Narrow::kUnits) Narrow::Write(row, lane + kWarp * n, kept[n]);
+      }
     }
   }
 
@@ -222,7 +249,7 @@ struct Block {
 };
 
 // grid: chunks, tiles of heads, samples.
-template <typename T, int kHeads>
+template <typename T, typename Stored, int kHeads>
 __global__ void __launch_bounds__(kThreads) AttendLatentTiles(CachedLatentAttention p, int chunks) {
   using L = Layout<kHeads>;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -231,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) AttendLatentTiles(CachedLatentAttent
   const std::int64_t sample = blockIdx.z;
   const std::int64_t slot = p.slots[sample];
   const std::int64_t position = p.positions[sample];
-  const Seen seen = SeenBy(p, position);
+  const Seen seen = SeenBy(p.window, position);
   const std::int64_t first = seen.first + static_cast<std::int64_t>(blockIdx.x) * p.chunk;
   const bool idle = slot < 0 || first >= seen.end;
   if (idle && chunks > 1) return;  // the sum leaves it out
@@ -239,19 +266,19 @@ __global__ void __launch_bounds__(kThreads) AttendLatentTiles(CachedLatentAttent
   auto* const stages = queries + L::kQueries;
   auto* const scores = reinterpret_cast<float*>(shared + L::kNarrowBytes);
   const int head = static_cast<int>(blockIdx.y) * kHeads;
-  const Block<T, kHeads> block = {p,
-                                  sample,
-                                  max(slot, std::int64_t{0}),
-                                  position,
-                                  first,
-                                  idle ? first : min(seen.end, first + p.chunk),
-                                  head,
-                                  min(kHeads, static_cast<int>(p.heads) - head),
-                                  queries,
-                                  stages,
-                                  stages + L::kStages * L::kStage,
-                                  scores,
-                                  scores + kHeads * L::kScoreRow};
+  const Block<T, Stored, kHeads> block = {p,
+                                          sample,
+                                          max(slot, std::int64_t{0}),
+                                          position,
+                                          first,
+                                          idle ? first : min(seen.end, first + p.chunk),
+                                          head,
+                                          min(kHeads, static_cast<int>(p.heads) - head),
+                                          queries,
+                                          stages,
+                                          stages + L::kStages * L::kStage,
+                                          scores,
+                                          scores + kHeads * L::kScoreRow};
   const std::int64_t tiles = (block.end - first + L::kKeys - 1) / L::kKeys;
   float z[kHeads / 16][kColumns][4] = {};
   float top = kNone;
@@ -260,13 +287,17 @@ __global__ void __launch_bounds__(kThreads) AttendLatentTiles(CachedLatentAttent
   if (tiles > 0) block.FetchKeys(0, 0);
   EndCopyGroup();
   // One of the blocks that have the new token keeps it; no block reads the row that it goes to.
-  if (!idle && block.end == seen.end && blockIdx.y == 0) KeepToken<T>(p, sample, slot, position);
+  if (!idle && block.end == seen.end && blockIdx.y == 0) KeepToken<T, Stored>(p, sample, slot, position);
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     const int stage = static_cast<int>(tile % L::kStages);
     if (tile + 1 < tiles) block.FetchKeys(tile + 1, 1 - stage);
     EndCopyGroup();
     WaitForCopies<1>();
     __syncthreads();  // the tile, which all threads have copied
+    if constexpr (!std::is_same_v<T, Stored>) {
+      block.Widen(tile, stage);
+      __syncthreads();
+    }
     block.MakeScores(stage);
     __syncthreads();
     block.MakeShares(tile, &top, &sum);
@@ -315,10 +346,10 @@ __global__ void __launch_bounds__(kThreads) AttendLatentTiles(CachedLatentAttent
   }
 }
 
-template <typename T, int kHeads>
+template <typename T, typename Stored, int kHeads>
 void AttendTiles(const CachedLatentAttention& p, cudaStream_t stream) {
   constexpr int kBytes = Layout<kHeads>::kBytes;
-  const auto kernel = AttendLatentTiles<T, kHeads>;
+  const auto kernel = AttendLatentTiles<T, Stored, kHeads>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int chunks = static_cast<int>((p.rows + p.chunk - 1) / p.chunk);
   const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>((p.heads + kHeads - 1) / kHeads),
@@ -341,15 +372,15 @@ void AttendTiles(const CachedLatentAttention& p, cudaStream_t stream) {
   LaunchAddChunks(sums, chunks, stream);
 }
 
-template <typename T>
+template <typename T, typename Stored>
 void AttendInTiles(const CachedLatentAttention& p, cudaStream_t stream) {
   switch (LatentTileHeads(p.heads)) {
     case 16:
-      return AttendTiles<T, 16>(p, stream);
+      return AttendTiles<T, Stored, 16>(p, stream);
     case 32:
-      return AttendTiles<T, 32>(p, stream);
+      return AttendTiles<T, Stored, 32>(p, stream);
     default:
-      return AttendTiles<T, 64>(p, stream);
+      return AttendTiles<T, Stored, 64>(p, stream);
   }
 }
 
@@ -357,7 +388,7 @@ void AttendInTiles(const CachedLatentAttention& p, cudaStream_t stream) {
 
 // A block a query and head, whose warps take keys in turns and add up in their order. Shared memory: [warp, C].
 constexpr int kAnyWarps = 4;
-template <typename T>
+template <typename T, typename Stored>
 __global__ void __launch_bounds__(kAnyWarps* kWarp) AttendLatents(CachedLatentAttention p) {
   __shared__ float tops[kAnyWarps], sums[kAnyWarps];
   extern __shared__ __align__(16) unsigned char shared[];
@@ -371,23 +402,27 @@ __global__ void __launch_bounds__(kAnyWarps* kWarp) AttendLatents(CachedLatentAt
   const std::int64_t sample = row / p.heads;
   const std::int64_t slot = p.slots[sample];
   const std::int64_t position = p.positions[sample];
-  const Seen seen = SeenBy(p, position);
+  const Seen seen = SeenBy(p.window, position);
   const T* const q = static_cast<const T*>(p.q) + row * p.width;
   const T* const rest = static_cast<const T*>(p.rest) + row * p.rest_width + p.first;
-  if (slot >= 0 && row % p.heads == 0) KeepToken<T>(p, sample, slot, position);
+  if (slot >= 0 && row % p.heads == 0) KeepToken<T, Stored>(p, sample, slot, position);
   for (std::int64_t e = lane; e < p.width; e += kWarp) z[e] = 0;
   float top = kNone;
   float sum = 0;
   for (std::int64_t j = seen.first + warp; slot >= 0 && j < seen.end; j += kAnyWarps) {
     const std::int64_t at = slot * p.rows + j % p.rows;
     const bool is_new = j == position;
-    const T* const latent = is_new ? static_cast<const T*>(p.latent) + sample * p.width
-                                   : static_cast<const T*>(p.latents) + at * p.width;
-    const T* const key = is_new ? static_cast<const T*>(p.shared) + sample * p.shared_width
-                                : static_cast<const T*>(p.shareds) + at * p.shared_width;
+    const T* const new_latent = static_cast<const T*>(p.latent) + sample * p.width;
+    const T* const new_key = static_cast<const T*>(p.shared) + sample * p.shared_width;
+    const Stored* const latent = static_cast<const Stored*>(p.latents) + at * p.width;
+    const Stored* const key = static_cast<const Stored*>(p.shareds) + at * p.shared_width;
+    const auto latent_at = [&](std::int64_t e) {
+      return ToFloat(is_new ? ToKeep<Stored>(new_latent[e]) : latent[e]);
+    };
     float dot = 0;
-    for (std::int64_t e = lane; e < p.width; e += kWarp) dot += ToFloat(q[e]) * ToFloat(latent[e]);
-    for (std::int64_t e = lane; e < p.shared_width; e += kWarp) dot += ToFloat(rest[e]) * ToFloat(key[e]);
+    for (std::int64_t e = lane; e < p.width; e += kWarp) dot += ToFloat(q[e]) * latent_at(e);
+    for (std::int64_t e = lane; e < p.shared_width; e += kWarp)
+      dot += ToFloat(rest[e]) * ToFloat(is_new ? ToKeep<Stored>(new_key[e]) : key[e]);
     for (int step = kWarp / 2; step > 0; step /= 2) dot += __shfl_xor_sync(kAllLanes, dot, step);
     const float score = dot * p.scale * kLog2E;
     const float higher = fmaxf(top, score);
@@ -395,7 +430,7 @@ __global__ void __launch_bounds__(kAnyWarps* kWarp) AttendLatents(CachedLatentAt
     const float share = exp2f(score - higher);
     sum = sum * shrink + share;
     top = higher;
-    for (std::int64_t e = lane; e < p.width; e += kWarp) z[e] = z[e] * shrink + share * ToFloat(latent[e]);
+    for (std::int64_t e = lane; e < p.width; e += kWarp) z[e] = z[e] * shrink + share * latent_at(e);
   }
   if (lane == 0) {
     tops[warp] = top;
@@ -416,18 +451,23 @@ __global__ void __launch_bounds__(kAnyWarps* kWarp) AttendLatents(CachedLatentAt
   }
 }
 
-template <typename T>
+template <typename T, typename Stored>
 void AttendAny(const CachedLatentAttention& p, cudaStream_t stream) {
   const auto bytes = static_cast<std::size_t>(kAnyWarps * p.width) * sizeof(float);
-  cudaFuncSetAttribute(AttendLatents<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaFuncSetAttribute(AttendLatents<T, Stored>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(bytes));
-  Launch(p.samples <= kMostEarlyRows, AttendLatents<T>, static_cast<unsigned>(p.samples * p.heads),
+  Launch(p.samples <= kMostEarlyRows, AttendLatents<T, Stored>, static_cast<unsigned>(p.samples * p.heads),
          kAnyWarps * kWarp, bytes, stream, p);
 }
 
+template <typename T, typename Stored>
+void AttendStored(const CachedLatentAttention& p, cudaStream_t stream) {
+  p.tiles ? AttendInTiles<T, Stored>(p, stream) : AttendAny<T, Stored>(p, stream);
+}
+
 template <typename T>
-void AttendNarrow(const CachedLatentAttention& p, bool tiles, cudaStream_t stream) {
-  tiles ? AttendInTiles<T>(p, stream) : AttendAny<T>(p, stream);
+void AttendNarrow(const CachedLatentAttention& p, cudaStream_t stream) {
+  p.narrow_cache ? AttendStored<T, E4M3>(p, stream) : AttendStored<T, T>(p, stream);
 }
 
 }  // namespace
@@ -435,11 +475,12 @@ void AttendNarrow(const CachedLatentAttention& p, bool tiles, cudaStream_t strea
 void LaunchCachedLatentAttention(const CachedLatentAttention& attention, cudaStream_t stream) {
   switch (attention.dtype) {
     case DType::kBF16:
-      return AttendNarrow<__nv_bfloat16>(attention, attention.tiles, stream);
+      return AttendNarrow<__nv_bfloat16>(attention, stream);
     case DType::kF16:
-      return AttendNarrow<__half>(attention, attention.tiles, stream);
+      return AttendNarrow<__half>(attention, stream);
     default:
-      return AttendAny<float>(attention, stream);
+      return attention.narrow_cache ? AttendAny<float, E4M3>(attention, stream)
+                                    : AttendAny<float, float>(attention, stream);
   }
 }
 

@@ -11,6 +11,7 @@ namespace engine::backend::cuda {
 
 struct CachedLatentAttention {
   DType dtype = DType::kBF16;  // f32, bf16 or f16; scores and sums are fp32
+  bool narrow_cache = false;   // latents and shared parts are kept in e4m3
   std::int64_t samples = 0, heads = 0;
   std::int64_t width = 0, shared_width = 0;  // C, R
   std::int64_t rows = 0;                     // of a slot

@@ -52,8 +52,9 @@ Sm90aAttention InvariantOf(const CachedAttention& a, const InvariantCachedAttent
 absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
   const TensorView& x = args.inputs[0];
   const TensorView& cache = args.outputs[0];
-  RETURN_IF_ERROR(ExpectOneElementType("cache_update", {&x, &cache}));
+  RETURN_IF_ERROR(ExpectCache("cache_update", x, cache));
   const CacheUpdate update = {.dtype = x.dtype,
+                              .narrow_cache = cache.dtype != x.dtype,
                               .samples = x.shape[0],
                               .tokens = x.shape[1],
                               .width = x.shape.elements(2, x.shape.rank()),
@@ -79,7 +80,9 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device& device, const LaunchArgs&
   const TensorView& v = args.inputs[2];
   const TensorView& keys = args.outputs[1];
   const TensorView& values = args.outputs[2];
-  RETURN_IF_ERROR(ExpectOneElementType("cached_attention", {&q, &k, &v, &keys, &values}));
+  RETURN_IF_ERROR(ExpectOneElementType("cached_attention", {&q, &k, &v}));
+  for (const TensorView* cache : {&keys, &values})
+    RETURN_IF_ERROR(ExpectCache("cached_attention", q, *cache));
   if (v.shape[3] > kMostValues)
     return Unimplemented("cached_attention: values of {} elements, at most {}", v.shape[3], kMostValues);
   std::size_t at = kPositions + 2;
@@ -92,6 +95,7 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device& device, const LaunchArgs&
   const CachedAttentionCut cut = CutCachedAttention(q.shape, keys.shape, values.shape);
   RETURN_IF_ERROR(ExpectScratch("cached_attention", args, is_invariant ? layout.bytes : cut.scratch_bytes));
   CachedAttention attention = {.dtype = q.dtype,
+                               .narrow_cache = keys.dtype != q.dtype,
                                .samples = q.shape[0],
                                .heads = q.shape[2],
                                .kv_heads = k.shape[2],

@@ -15,8 +15,9 @@ absl::StatusOr<Enqueue> PrepareCachedLatentAttention(Device&, const LaunchArgs& 
   const TensorView& shared = args.inputs[3];
   const TensorView& latents = args.outputs[1];
   const TensorView& shareds = args.outputs[2];
-  RETURN_IF_ERROR(
-      ExpectOneElementType("cached_latent_attention", {&q, &rest, &latent, &shared, &latents, &shareds}));
+  RETURN_IF_ERROR(ExpectOneElementType("cached_latent_attention", {&q, &rest, &latent, &shared}));
+  for (const TensorView* cache : {&latents, &shareds})
+    RETURN_IF_ERROR(ExpectCache("cached_latent_attention", q, *cache));
   if (q.shape[3] > kMostLatent)
     return Unimplemented("cached_latent_attention: latents of {} elements, at most {}", q.shape[3],
                          kMostLatent);
@@ -25,6 +26,7 @@ absl::StatusOr<Enqueue> PrepareCachedLatentAttention(Device&, const LaunchArgs& 
       CutCachedLatentAttention(q.shape, rest.shape, first, latents.shape, shareds.shape, q.dtype);
   RETURN_IF_ERROR(ExpectScratch("cached_latent_attention", args, cut.scratch_bytes));
   const CachedLatentAttention attention = {.dtype = q.dtype,
+                                           .narrow_cache = latents.dtype != q.dtype,
                                            .samples = q.shape[0],
                                            .heads = q.shape[2],
                                            .width = q.shape[3],

@@ -25,6 +25,12 @@ inline absl::Status ExpectOneElementType(std::string_view op,
   return absl::OkStatus();
 }
 
+// A cache keeps numbers of x's type, or e4m3.
+inline absl::Status ExpectCache(std::string_view op, const TensorView& x, const TensorView& cache) {
+  if (cache.dtype == DType::kE4M3) return ExpectOneElementType(op, {&x});
+  return ExpectOneElementType(op, {&x, &cache});
+}
+
 // Statistics and sums, which are fp32 whatever the elements are.
 inline absl::Status ExpectFloat(std::string_view op, std::initializer_list<const TensorView*> views) {
   for (const TensorView* view : views) {

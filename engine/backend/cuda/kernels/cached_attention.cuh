@@ -1,0 +1,48 @@
+// What both kernels of attention over caches of keys and values share: scores, and the new token.
+#pragma once
+
+#include "engine/backend/cuda/kernels/cache.cuh"
+#include "engine/backend/cuda/kernels/cached_attention.h"
+#include "engine/graph/alibi.h"
+
+namespace engine::backend::cuda {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarp;
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr float kNone = -3.0e38F;  // the largest score of no key
+
+// The score that softmax sees, in units of log 2, of a scaled product.
+template <typename T>
+__device__ __forceinline__ float Bent(const CachedAttention& p, float score, float slope, std::int64_t head,
+                                      std::int64_t distance) {
+  if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
+  if (p.biases != nullptr) {
+    const std::int64_t at = max(-p.distance, min(distance, p.distance)) + p.distance;
+    score += ToFloat(static_cast<const T*>(p.biases)[head * (2 * p.distance + 1) + at]);
+  }
+  return (score + slope * static_cast<float>(distance)) * kLog2E;
+}
+
+__device__ __forceinline__ float SlopeOf(const CachedAttention& p, std::int64_t head) {
+  return p.alibi ? exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + head, p.all_heads))) : 0.0F;
+}
+
+// The new token's key and value of one head to their row of the caches.
+template <typename T, typename Stored>
+__device__ __forceinline__ void KeepToken(const CachedAttention& p, std::int64_t token, std::int64_t kv,
+                                          std::int64_t slot, std::int64_t position) {
+  const std::int64_t from = token * p.kv_heads + kv;
+  const std::int64_t to = (slot * p.rows + position % p.rows) * p.kv_heads + kv;
+  for (std::int64_t e = threadIdx.x; e < p.width; e += kThreads)
+    static_cast<Stored*>(p.keys)[to * p.width + e] =
+        ToKeep<Stored>(static_cast<const T*>(p.k)[from * p.width + e]);
+  for (std::int64_t e = threadIdx.x; e < p.value_width; e += kThreads)
+    static_cast<Stored*>(p.values)[to * p.value_width + e] =
+        ToKeep<Stored>(static_cast<const T*>(p.v)[from * p.value_width + e]);
+}
+
+// Heads of any size, T and Stored as the attention says.
+void LaunchCachedAttentionOfAnySize(const CachedAttention& attention, cudaStream_t stream);
+
+}  // namespace engine::backend::cuda
