@@ -150,7 +150,7 @@ absl::StatusOr<std::vector<double>> Numbers(const Json& value, const std::string
   return numbers;
 }
 
-absl::StatusOr<GuardState> ParseGuard(const Json& root) {
+absl::StatusOr<GuardState> GuardOf(const Json& root) {
   RETURN_IF_ERROR(CheckKeys(root, {"losses", "grad_norms", "left_out", "rewinds", "skips"}, kGuard));
   GuardState guard;
   ASSIGN_OR_RETURN(guard.losses, Numbers(root["losses"], "guard.losses"));
@@ -195,7 +195,7 @@ absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
     if (metadata.schedule_samples < 0) return DataLoss("{} is negative", kScheduleSamples);
   }
   if (root.contains(kGuard)) {
-    ASSIGN_OR_RETURN(metadata.guard, ParseGuard(root[kGuard]));
+    ASSIGN_OR_RETURN(metadata.guard, GuardOf(root[kGuard]));
   }
   for (const Draws& draws : kDraws) {
     if (!root.contains(draws.key)) continue;
@@ -340,6 +340,13 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   ASSIGN_OR_RETURN(manifest.files, ParseFiles(root["files"]));
   RETURN_IF_ERROR(ParseTensors(root["tensors"], &manifest));
   return manifest;
+}
+
+std::string FormatGuard(const GuardState& guard) { return ToJson(guard).dump() + "\n"; }
+
+absl::StatusOr<GuardState> ParseGuard(std::string_view text) {
+  const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return GuardOf(root);
 }
 
 }  // namespace engine::checkpoint

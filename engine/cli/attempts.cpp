@@ -50,10 +50,12 @@ bool KeepInTouch(const LaunchOptions& options) { return options.nodes > 1 && opt
 
 Attempts::Attempts(const LaunchOptions& options, const launch::AttemptSize& whole, SmallerLayouts& layouts,
                    const launch::Endpoint& coordinator, const std::string& token, const std::string& out,
-                   launch::Descriptor listener)
+                   std::function<bool()> has_finished, launch::Descriptor listener)
     : node_(options.node_rank),
       whole_(whole),
       coordinator_(coordinator),
+      has_finished_(std::move(has_finished)),
+      meets_within_(RendezvousOf(options).heartbeat_timeout),
       restarts_({.checkpoints = train::CheckpointRoot(out), .most = options.max_restarts}) {
   if (!KeepInTouch(options)) return;
   const launch::RendezvousOptions times = RendezvousOf(options);
@@ -83,7 +85,16 @@ Attempts::Attempts(const LaunchOptions& options, const launch::AttemptSize& whol
 Turn Attempts::Next(const std::optional<launch::HostEnd>& end) {
   if (roster_ == nullptr) return NextHere(end);
   const StopSignals signals;
-  Turn turn = roster_->Next(end, [] { return StopSignals::Came() != 0; });
+  constexpr auto kPause = std::chrono::seconds(1);
+  auto next_look = launch::Clock::now() + meets_within_;
+  // Others may have trained to the end, and gone, while this host was started anew. One whose own ranks have failed hears what follows from those who lead.
+  const auto is_over = [&] {
+    if ((end && end->code != 0) || launch::Clock::now() < next_look) return false;
+    next_look = launch::Clock::now() + kPause;
+    return has_finished_();
+  };
+  Turn turn = roster_->Next(
+      end, [] { return StopSignals::Came() != 0; }, is_over);
   Say(end, turn.text);
   return turn;
 }

@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,11 +21,12 @@ bool KeepInTouch(const LaunchOptions& options);
 
 class Attempts {
  public:
-  // `whole`: the size that the recipe says. `layouts`: of fewer hosts; they outlive this. `listener`: at the coordinator's address, where
+  // `whole`: the size that the recipe says. `layouts`: of fewer hosts; they outlive this. `has_finished`: whether
+  // the run's folder shows that there is nothing left to train. `listener`: at the coordinator's address, where
   // this is host 0 of hosts that keep in touch.
   Attempts(const LaunchOptions& options, const launch::AttemptSize& whole, SmallerLayouts& layouts,
            const launch::Endpoint& coordinator, const std::string& token, const std::string& out,
-           launch::Descriptor listener);
+           std::function<bool()> has_finished, launch::Descriptor listener);
 
   // `end`: how the attempt before ended here; says what becomes of that. Waits for the next one, or until the run is over.
   launch::Roster::Turn Next(const std::optional<launch::HostEnd>& end);
@@ -35,6 +37,8 @@ class Attempts {
   const std::int64_t node_;
   const launch::AttemptSize whole_;
   const launch::Endpoint coordinator_;
+  const std::function<bool()> has_finished_;
+  const launch::Milliseconds meets_within_;  // hosts that are there
   Restarts restarts_;
   std::int64_t attempts_ = 0;               // of a host alone
   std::unique_ptr<launch::Roster> roster_;  // null: this host decides by itself

@@ -16,6 +16,7 @@
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/model/load.h"
+#include "engine/storage/location.h"
 #include "engine/train/model_evaluation.h"
 
 namespace engine::cli {
@@ -35,9 +36,9 @@ struct EvaluateArguments {
 
 absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& arguments) {
   std::error_code error;
-  if (fs::is_directory(arguments.model, error)) {
+  if (storage::IsUrl(arguments.model) || fs::is_directory(arguments.model, error)) {
     if (!arguments.load.sets.empty() || !arguments.run.empty())
-      return InvalidArgument("--set and --run go with a recipe, and {} is a folder", arguments.model);
+      return InvalidArgument("--set and --run go with a recipe, and {} is none", arguments.model);
     return train::ModelOfFolder(arguments.model);
   }
   recipe::LoadResult loaded = model::Load(arguments.model, arguments.load);
@@ -90,7 +91,8 @@ void AddEvaluateCommand(CLI::App& app, int* exit_code) {
   const auto arguments = std::make_shared<EvaluateArguments>();
   command
       ->add_option("model", arguments->model,
-                   "A run's folder, one checkpoint, the folder of a Hugging Face model, or a recipe, whose "
+                   "A run's folder, one checkpoint, also as s3://BUCKET/KEY, the folder of a Hugging Face "
+                   "model, or a recipe, whose "
                    "layout is kept")
       ->required()
       ->type_name("FILE|DIR");

@@ -43,7 +43,9 @@ void AddExportCommand(CLI::App& app, int* exit_code) {
       "hf",
       "Write the folder of a Hugging Face model: config.json, *.safetensors, and the tokenizer's files");
   const auto arguments = std::make_shared<ExportArguments>();
-  hf->add_option("run", arguments->run, "A run's folder, or one checkpoint")->required()->type_name("DIR");
+  hf->add_option("run", arguments->run, "A run's folder, or one checkpoint; or s3://BUCKET/KEY")
+      ->required()
+      ->type_name("DIR");
   hf->add_option("--out", arguments->out, "The folder: a new one, or an earlier export, which is replaced")
       ->required()
       ->type_name("DIR");

@@ -396,7 +396,7 @@ launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
 }
 
 int RunProcesses(const recipe::Recipe& recipe, const Reload& reload, const DeviceChoice& device,
-                 const LaunchOptions& options, const std::string& out) {
+                 const LaunchOptions& options, const std::string& out, bool fresh) {
   const auto refuse = [&](const absl::Status& status, int exit_code) {
     Complain(status, exit_code);
     TellOtherNodes(options, recipe.world_size(), status);
@@ -422,8 +422,9 @@ int RunProcesses(const recipe::Recipe& recipe, const Reload& reload, const Devic
     const recipe::LoadResult smaller = reload(sets);
     return smaller.ok() && train::Check(smaller.recipe, profile).ok();
   });
+  const auto has_finished = [&] { return !fresh && train::HasFinished(out, recipe.iterations()); };
   Attempts attempts(options, {.nodes = options.nodes, .dp = recipe.parallelism.dp}, layouts, coordinator,
-                    *token, out, std::move(listener));
+                    *token, out, has_finished, std::move(listener));
   for (std::optional<launch::HostEnd> end;;) {
     launch::Roster::Turn turn = attempts.Next(end);
     if (turn.over) return FinalCode(turn.code, options);

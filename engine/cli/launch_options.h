@@ -69,10 +69,10 @@ int Complain(const absl::Status& status, int exit_code);
 // within launch::kStartSkew. `world`: ranks of the run, as far as it is known.
 void TellOtherNodes(const LaunchOptions& options, std::int64_t world, const absl::Status& why);
 
-// Starts the ranks of this host, of a run in the folder `out`, and waits for their end; the exit code. `reload`: the recipe again, with
+// Starts the ranks of this host, of a run in the folder `out`, which must be a new one where it is to be `fresh`, and waits for their end; the exit code. `reload`: the recipe again, with
 // these settings more.
 using Reload = std::function<recipe::LoadResult(const std::vector<std::string>& sets)>;
 int RunProcesses(const recipe::Recipe& recipe, const Reload& reload, const DeviceChoice& device,
-                 const LaunchOptions& options, const std::string& out);
+                 const LaunchOptions& options, const std::string& out, bool fresh);
 
 }  // namespace engine::cli

@@ -11,6 +11,7 @@
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/store.h"
 #include "engine/hf/model_folder.h"
+#include "engine/train/bucket_copy.h"
 #include "engine/train/run.h"
 
 namespace engine::cli {
@@ -19,7 +20,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // The folder itself where it is a model, or the newest whole checkpoint of a run or of its checkpoints.
-absl::StatusOr<std::string> FindModelFolder(const std::string& folder) {
+absl::StatusOr<std::string> FindModelFolder(const std::string& name) {
+  std::vector<std::string> copied;
+  ASSIGN_OR_RETURN(const std::string folder, train::LocalCheckpoint(name, &copied));
+  for (const std::string& report : copied) Print(stderr, "note: {}\n", report);
   std::error_code error;
   if (fs::exists(fs::path(folder) / checkpoint::kManifestName, error)) return folder;
   if (hf::IsModelFolder(folder)) return folder;
@@ -36,7 +40,9 @@ absl::StatusOr<std::string> FindModelFolder(const std::string& folder) {
 void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
   command
       ->add_option("folder", arguments->folder,
-                   "A run's folder, one checkpoint, or the folder of a Hugging Face model")
+                   "A run's folder, one checkpoint, or the folder of a Hugging Face model; or "
+                   "s3://BUCKET/KEY, where a run keeps "
+                   "checkpoints, and s3://BUCKET/KEY/iteration_N")
       ->required()
       ->type_name("DIR");
   command

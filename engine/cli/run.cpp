@@ -18,6 +18,7 @@
 #include "engine/cli/recipe_options.h"
 #include "engine/launch/environment.h"
 #include "engine/model/load.h"
+#include "engine/recipe/fields.h"
 
 namespace engine::cli {
 namespace {
@@ -25,8 +26,9 @@ namespace {
 struct RunArguments {
   std::string file;
   std::string out;
-  std::string bucket;  // empty: checkpoints stay in `out`
+  std::string upload;  // overrides the recipe's; empty: does not
   bool fresh = false;
+  bool take_over = false;
   bool quiet = false;
   DeviceChoice device;
   LaunchOptions launch;
@@ -129,6 +131,10 @@ int RunRecipe(RunArguments& arguments) {
                         placement->source, placement->world),
         kUsage);
   }
+  if (!arguments.upload.empty()) {
+    arguments.load.sets.push_back(
+        fmt::format("checkpoint.upload={}", recipe::ToToml(recipe::FieldValue(arguments.upload))));
+  }
   const recipe::LoadResult loaded = model::Load(arguments.file, arguments.load);
   // Errors by each process, as a host may have another file; notes by one.
   const bool speaks = !placement || (placement->rank == 0 && !IsSupervised(placement));
@@ -137,9 +143,15 @@ int RunRecipe(RunArguments& arguments) {
     TellOthers(arguments.launch, placement, FirstError(loaded.diagnostics));
     return kFailed;
   }
+  if (arguments.take_over && loaded.recipe.checkpoint.upload.empty()) {
+    const absl::Status unused = InvalidArgument(
+        "--take-over goes with checkpoints in a bucket: checkpoint.upload in the recipe, or --checkpoints");
+    TellOthers(arguments.launch, placement, unused);
+    return Complain(unused, kUsage);
+  }
   train::RunOptions options;
   options.out = arguments.out;
-  options.bucket = arguments.bucket;
+  options.take_over = arguments.take_over;
   options.fresh = arguments.fresh;
   if (options.out.empty()) {
     options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
@@ -160,7 +172,8 @@ int RunRecipe(RunArguments& arguments) {
       load.sets.insert(load.sets.end(), sets.begin(), sets.end());
       return model::Load(arguments.file, load);
     };
-    return RunProcesses(loaded.recipe, reload, arguments.device, arguments.launch, options.out);
+    return RunProcesses(loaded.recipe, reload, arguments.device, arguments.launch, options.out,
+                        options.fresh);
   }
   absl::Status fits;
   if (!IsSupervised(placement)) fits = CheckUnused(arguments.launch, placement);
@@ -180,7 +193,10 @@ int RunRecipe(RunArguments& arguments) {
   if (IsSupervised(placement)) {
     options.host_copies = {.port = placement->copies_port, .token = placement->token};
     options.from_disk = placement->from_disk;
-    if (placement->is_restart) options.lock_patience = train::kLockPatience;
+    if (placement->is_restart) {
+      options.lock_patience = train::kLockPatience;
+      options.take_over = false;  // it is for once: by now another run may have taken over from this one
+    }
   }
   if (placement) options.processes = static_cast<int>(placement->local_size);
   absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);
@@ -234,11 +250,15 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                    "runs/ and the name of the recipe's file)")
       ->type_name("DIR");
   command
-      ->add_option(
-          "--checkpoints", arguments->bucket,
-          "Keep checkpoints in a bucket of S3 instead of DIR: s3://BUCKET/KEY. DIR has each only until it is "
-          "there; a run that finds none in DIR goes on from the newest there")
+      ->add_option("--checkpoints", arguments->upload,
+                   "Keep checkpoints in a bucket of S3 instead of DIR: s3://BUCKET/KEY. DIR has the newest "
+                   "alone; a run that finds none in "
+                   "DIR goes on from the newest there. The same as --set checkpoint.upload=URL")
       ->type_name("URL");
+  command->add_flag("--take-over", arguments->take_over,
+                    "Go on with the checkpoints in the bucket though another run has not said that it is "
+                    "done there; that one "
+                    "writes no more");
   command->add_flag("--quiet", arguments->quiet,
                     "Print no log, but notes, warnings and errors; metrics.jsonl has the numbers");
   command->add_flag("--fresh", arguments->fresh,

@@ -49,12 +49,23 @@ Roster::~Roster() {
   thread_.join();
 }
 
-Roster::Turn Roster::Next(const std::optional<HostEnd>& end, const std::function<bool()>& stop_comes) {
+Roster::Turn Roster::Next(const std::optional<HostEnd>& end, const std::function<bool()>& stop_comes,
+                          const std::function<bool()>& is_over) {
   std::unique_lock<std::mutex> lock(mutex_);
   // What became of an attempt that others have replaced by a newer one is nothing to them.
   if (end && begun_ == generation_) TellEnd(*end);
   while (!turn_) {
     changed_.wait_for(lock, kLook);
+    if (turn_) continue;
+    lock.unlock();  // it may read files
+    const bool over = is_over();
+    lock.lock();
+    if (over && !turn_)
+      return Turn{.over = true,
+                  .code = 0,
+                  .text = "the run has come to its end while this host was not there",
+                  .ranks_at = {},
+                  .listener = {}};
     if (turn_ || !stop_comes()) continue;
     // A spare, from the beginning or since the last attempt began.
     if (node_ < 0 && (generation_ > 0 || options_.host >= options_.table.nodes))

@@ -57,8 +57,10 @@ class Roster {
   Roster& operator=(const Roster&) = delete;
 
   // `end`: how the attempt of the last turn ended here. Waits until this host has a place in an attempt, or the run is over.
-  // `stop_comes` is asked now and then: that ends the run where this host had a place; a spare leaves it alone.
-  Turn Next(const std::optional<HostEnd>& end, const std::function<bool()>& stop_comes);
+  // `stop_comes` is asked now and then: that ends the run where this host had a place; a spare leaves it alone. So is `is_over`: whether
+  // the run has come to its end without this host, and nobody may be left who could tell it; the turn is over then, with code 0.
+  Turn Next(const std::optional<HostEnd>& end, const std::function<bool()>& stop_comes,
+            const std::function<bool()>& is_over);
 
  private:
   void Live();

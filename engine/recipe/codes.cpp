@@ -118,6 +118,10 @@ const std::vector<Code>& Codes() {
        "several ranks have no such "
        "order, numbers in fp8 have scales that a whole batch decides, and some kernels have no form for it.",
        "The hint says what has; or generate.invariant = false."},
+      {"E214", "upload", "Checkpoints cannot be kept where checkpoint.upload says",
+       "A place in a bucket of S3 is named, below which the checkpoints of one run lie; the run's folder "
+       "then has the newest alone, so that [guard] has no earlier ones to go back to.",
+       "checkpoint.upload = \"s3://BUCKET/KEY\" (docs/checkpoint-format.md#in-a-bucket)."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},

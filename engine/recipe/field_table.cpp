@@ -601,6 +601,12 @@ Rows TrainingRows() {
           .Between(0, 1e6)
           .Unit("checkpoints")
           .Doc("Newest checkpoints that are kept; 0: all."),
+      FIELD(checkpoint.upload)
+          .Doc("Where checkpoints are kept, as s3://BUCKET/KEY, instead of the run's folder, which then has "
+               "the newest "
+               "alone; a run that finds none in its folder goes on from there. Empty: they are kept in the "
+               "folder. "
+               "`engine run --checkpoints` overrides it."),
       FIELD(checkpoint.background)
           .Doc("Whether checkpoints between iterations are written while training goes on, from a copy of "
                "each "

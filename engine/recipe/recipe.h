@@ -232,6 +232,7 @@ struct Checkpoint {
   bool memory = false;         // copies of the state in the host's memory, for ranks that are started again
   bool memory_partner = true;  // on another host, too
   std::int64_t memory_interval = 0;  // iterations between them; 0: as few as cost little
+  std::string upload = {};           // s3://BUCKET/KEY, where they are kept; empty: in the run's folder
 };
 
 // Low-rank adapters beside the products of linear steps (Hu et al., arXiv:2106.09685); what they stand beside is frozen.

@@ -89,6 +89,7 @@ std::vector<Rule> StartRules();
 std::vector<Rule> GenerateRules();
 std::vector<Rule> LoggingRules();
 std::vector<Rule> GuardRules();
+std::vector<Rule> CheckpointRules();
 
 // The multiples of `step` around `value`, from at least `step` on: some dozens below and above.
 std::vector<std::int64_t> MultiplesAround(std::int64_t value, std::int64_t step);

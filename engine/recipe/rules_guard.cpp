@@ -32,13 +32,15 @@ void KeptCheckpointsReachBack(const RuleContext& c) {
           fmt::format("checkpoint.keep = {}", needed));
 }
 
-// Copies of the state in memory have no room for a window of losses.
-void MemoryHoldsNoGuard(const RuleContext& c) {
+// What is remembered is written beside each copy of the state in memory, and told to every rank.
+void WindowsBesideCopiesAreShort(const RuleContext& c) {
+  constexpr std::int64_t kMost = 10'000;
   const Guard& guard = c.recipe.guard;
-  if (!c.recipe.checkpoint.memory || (guard.on_nonfinite == "stop" && !guard.rewinds())) return;
-  c.Error({"checkpoint.memory", "guard.on_nonfinite", "guard.on_spike", "guard.rerun"},
-          "copies of the state in memory do not hold what [guard] remembers of the iterations before",
-          "checkpoint.memory = false");
+  if (!c.recipe.checkpoint.memory || !guard.judges_spikes() || guard.spike_window <= kMost) return;
+  c.Error({"guard.spike_window", "checkpoint.memory", "guard.on_spike"},
+          fmt::format("spike_window {} is too long to be kept beside copies of the state in memory",
+                      guard.spike_window),
+          fmt::format("guard.spike_window = {}; or checkpoint.memory = false", kMost));
 }
 
 void SpikesAreJudgedBySomething(const RuleContext& c) {
@@ -91,7 +93,7 @@ std::vector<Rule> GuardRules() {
       {{"guard.rerun", "precision.deterministic", "cluster.device"}, RerunsRepeatTheirBits},
       {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "guard.rewind_iterations", "checkpoint"},
        KeptCheckpointsReachBack},
-      {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "checkpoint.memory"}, MemoryHoldsNoGuard},
+      {{"guard.on_spike", "guard.spike_window", "checkpoint.memory"}, WindowsBesideCopiesAreShort},
       {{"guard.on_spike", "guard.spike_loss", "guard.spike_grad_norm"}, SpikesAreJudgedBySomething},
       {{"guard.skip_iterations"}, SkippedIterationsAreRanges},
       {{"guard.skip_iterations", "training"}, SomeIterationIsTrained},

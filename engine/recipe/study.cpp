@@ -47,7 +47,10 @@ class VariantLoader {
       if (loaded.ok()) Add(named, std::move(loaded.recipe));
     }
     if (variants_.adds_base && !has_base_) AddBase();
-    for (const Variant& variant : result_.study.variants) CheckMetric(variant);
+    for (const Variant& variant : result_.study.variants) {
+      CheckUpload(variant);
+      CheckMetric(variant);
+    }
   }
 
  private:
@@ -78,6 +81,18 @@ class VariantLoader {
       return;
     }
     variants.insert(variants.begin(), {kBaseName, source_.Span(head_.base_mark), result_.study.base});
+  }
+
+  // All runs of the study would keep theirs in one place.
+  void CheckUpload(const Variant& variant) {
+    const std::string& upload = variant.recipe.checkpoint.upload;
+    if (upload.empty()) return;
+    diagnostics_.push_back(Diagnostic{
+        Severity::kError, variant.span,
+        fmt::format(
+            "variant '{}' keeps its checkpoints in {}, which is a place for one run, and a study has several",
+            variant.name, upload),
+        "checkpoint.upload = \"\" keeps those of each run in its folder", ""});
   }
 
   void CheckMetric(const Variant& variant) {

@@ -65,6 +65,7 @@ const std::vector<CodedRule>& AllRules() {
     add("E213", GenerateRules());
     add("E210", LoggingRules());
     add("E212", GuardRules());
+    add("E214", CheckpointRules());
     return rules;
   }();
   return all;

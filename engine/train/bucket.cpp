@@ -65,11 +65,12 @@ absl::StatusOr<InBucketByIteration> ListObjects(const std::string& prefix) {
 }
 
 // The manifest last, which makes a checkpoint of them.
-absl::Status PutFiles(const checkpoint::Reader& reader, const std::string& to) {
+absl::Status PutFiles(const BucketClaim& claim, const checkpoint::Reader& reader, const std::string& to) {
   for (const checkpoint::FileInfo& file : reader.manifest().files) {
     RETURN_IF_ERROR(storage::PutFile(checkpoint::JoinPath(reader.folder(), file.name),
                                      checkpoint::JoinPath(to, file.name)));
   }
+  RETURN_IF_ERROR(claim.Check());  // large files take their time
   return storage::PutFile(ManifestIn(reader.folder()), ManifestIn(to));
 }
 
@@ -102,28 +103,6 @@ absl::Status FetchFiles(const std::string& from, const std::string& folder) {
   return WriteWholeFile(ManifestIn(folder), text);
 }
 
-absl::Status VerifyFolder(const std::string& folder, std::int64_t iteration) {
-  ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
-  const std::int64_t held = reader.metadata().iteration;
-  if (held != iteration) return DataLoss("its manifest is of iteration {}", held);
-  return reader.Verify();
-}
-
-// In place of one that is damaged, where there is one.
-absl::Status Fetch(const std::string& prefix, std::int64_t iteration, const std::string& root) {
-  const std::string writing = checkpoint::WritingPath(root, iteration);
-  RETURN_IF_ERROR(RemoveTree(writing));
-  std::error_code error;
-  fs::create_directories(writing, error);
-  if (error) return SystemError("make the folder", writing, error.value());
-  ASSIGN_OR_RETURN(const File folder, OpenFolder(writing));
-  RETURN_IF_ERROR(LockFolder(folder));
-  RETURN_IF_ERROR(FetchFiles(checkpoint::IterationPath(prefix, iteration), writing));
-  RETURN_IF_ERROR(SyncFolder(writing));
-  RETURN_IF_ERROR(VerifyFolder(writing, iteration));
-  return checkpoint::MoveIntoPlace(writing, root, iteration);
-}
-
 // The newest whole one in `root`; −1: there is none.
 absl::StatusOr<std::int64_t> NewestIn(const std::string& root) {
   std::vector<std::string> told_later;
@@ -145,13 +124,46 @@ absl::Status DeleteObjects(const std::string& prefix, std::int64_t iteration, co
 
 }  // namespace
 
-absl::Status CheckBucketPrefix(const std::string& prefix) {
-  ASSIGN_OR_RETURN(const storage::Location location, storage::Locate(prefix));
-  if (location.kind != storage::Kind::kS3)
-    return InvalidArgument(
-        "{} is no place for checkpoints: s3://BUCKET/KEY is one, and a folder is given by --out", prefix);
-  RETURN_IF_ERROR(storage::CheckPrefix(prefix));
-  return storage::CheckUsable(prefix);
+absl::Status VerifyFolder(const std::string& folder, std::int64_t iteration) {
+  ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
+  const std::int64_t held = reader.metadata().iteration;
+  if (held != iteration) return DataLoss("its manifest is of iteration {}", held);
+  return reader.Verify();
+}
+
+absl::Status FetchCheckpoint(const std::string& prefix, std::int64_t iteration, const std::string& root) {
+  const std::string writing = checkpoint::WritingPath(root, iteration);
+  RETURN_IF_ERROR(RemoveTree(writing));
+  std::error_code error;
+  fs::create_directories(writing, error);
+  if (error) return SystemError("make the folder", writing, error.value());
+  ASSIGN_OR_RETURN(const File folder, OpenFolder(writing));
+  RETURN_IF_ERROR(LockFolder(folder));
+  RETURN_IF_ERROR(FetchFiles(checkpoint::IterationPath(prefix, iteration), writing));
+  RETURN_IF_ERROR(SyncFolder(writing));
+  RETURN_IF_ERROR(VerifyFolder(writing, iteration));
+  return checkpoint::MoveIntoPlace(writing, root, iteration);
+}
+
+absl::StatusOr<std::string> ReadManifestText(const std::string& prefix, std::int64_t iteration) {
+  return storage::ReadAll(ManifestIn(checkpoint::IterationPath(prefix, iteration)), kMostManifestBytes);
+}
+
+std::optional<Diagnostic> CheckUpload(const recipe::Recipe& recipe) {
+  const std::string& upload = recipe.checkpoint.upload;
+  if (upload.empty()) return std::nullopt;
+  const absl::Status usable = storage::CheckUsable(upload);
+  if (usable.ok()) return std::nullopt;
+  Diagnostic note{.severity = Severity::kNote,
+                  .span = {recipe.path, 0, 0, 1},
+                  .message = Message(usable),
+                  .hint = "",
+                  .source_line = ""};
+  if (const auto found = recipe.provenance.find("checkpoint.upload"); found != recipe.provenance.end()) {
+    note.span = found->second.span;
+    note.source_line = found->second.source_line;
+  }
+  return note;
 }
 
 absl::Status TryBucket(const std::string& prefix) {
@@ -175,7 +187,7 @@ absl::StatusOr<std::set<std::int64_t>> FetchFromBucket(const std::string& prefix
   std::reverse(iterations.begin(), iterations.end());
   for (const std::int64_t iteration : iterations) {
     if (iteration <= newest) break;
-    const absl::Status status = Fetch(prefix, iteration, root);
+    const absl::Status status = FetchCheckpoint(prefix, iteration, root);
     if (status.ok()) break;
     if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) return status;
     damaged.insert(iteration);
@@ -185,8 +197,10 @@ absl::StatusOr<std::set<std::int64_t>> FetchFromBucket(const std::string& prefix
   return damaged;
 }
 
-absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, const std::string& prefix,
+absl::Status PutIntoBucket(const BucketClaim& claim, const std::string& root, std::int64_t iteration,
                            std::set<std::int64_t>* damaged, std::vector<std::string>* reports) {
+  RETURN_IF_ERROR(claim.Check());
+  const std::string& prefix = claim.prefix();
   ASSIGN_OR_RETURN(const InBucketByIteration there, ListObjects(prefix));
   std::int64_t newest = -1;
   for (const std::int64_t whole : WholeOf(there)) {
@@ -205,13 +219,14 @@ absl::Status PutIntoBucket(const std::string& root, std::int64_t iteration, cons
     if (const auto before = there.find(one); before != there.end())
       RETURN_IF_ERROR(DeleteObjects(prefix, one, before->second));
     damaged->erase(one);
-    RETURN_IF_ERROR(PutFiles(reader, checkpoint::IterationPath(prefix, one)));
+    RETURN_IF_ERROR(PutFiles(claim, reader, checkpoint::IterationPath(prefix, one)));
   }
   return absl::OkStatus();
 }
 
-absl::Status PruneBucket(const std::string& prefix, std::int64_t newest, std::int64_t keep,
+absl::Status PruneBucket(const BucketClaim& claim, std::int64_t newest, std::int64_t keep,
                          const std::set<std::int64_t>& damaged, const std::string& root) {
+  const std::string& prefix = claim.prefix();
   ASSIGN_OR_RETURN(const InBucketByIteration found, ListObjects(prefix));
   ASSIGN_OR_RETURN(const std::vector<std::int64_t> here, checkpoint::ListIterations(root));
   for (const std::int64_t iteration : here) {
@@ -225,7 +240,9 @@ absl::Status PruneBucket(const std::string& prefix, std::int64_t newest, std::in
     if (iteration > newest) continue;
     const bool stays = objects.has_manifest && (keep == 0 || kept < keep);
     kept += stays && !damaged.contains(iteration) ? 1 : 0;
-    if (!stays) RETURN_IF_ERROR(DeleteObjects(prefix, iteration, objects));
+    if (stays) continue;
+    RETURN_IF_ERROR(claim.Check());
+    RETURN_IF_ERROR(DeleteObjects(prefix, iteration, objects));
   }
   return absl::OkStatus();
 }

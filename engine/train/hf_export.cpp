@@ -16,6 +16,8 @@
 #include "engine/hf/model_folder.h"
 #include "engine/model/build.h"
 #include "engine/model/load.h"
+#include "engine/storage/location.h"
+#include "engine/train/bucket_copy.h"
 #include "engine/train/hf_import.h"
 #include "engine/train/run.h"
 
@@ -36,6 +38,9 @@ constexpr std::array<WeightType, 3> kWeightTypes = {{{"bf16", "bfloat16", hf::St
 
 absl::StatusOr<std::string> CheckpointOf(const std::string& run, const HfExportOptions& options,
                                          std::vector<std::string>* notes) {
+  if (storage::IsUrl(run))
+    return LocalCheckpoint(options.iteration ? checkpoint::IterationPath(run, *options.iteration) : run,
+                           notes);
   std::error_code error;
   if (!fs::is_directory(run, error)) return NotFound("there is no folder {}", run);
   if (fs::exists(fs::path(run) / checkpoint::kManifestName, error)) return run;

@@ -1,5 +1,7 @@
 #include "engine/train/memory_checkpoints.h"
 
+#include <absl/strings/numbers.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -10,17 +12,19 @@
 #include "engine/base/memory_limit.h"
 #include "engine/base/print.h"
 #include "engine/base/units.h"
+#include "engine/checkpoint/manifest.h"
 #include "engine/plan/snapshot.h"
 #include "engine/recipe/print.h"
 #include "engine/recipe/saving.h"
+#include "engine/train/guard_notes.h"
 
 namespace engine::train {
 namespace {
 
 // Runs whose copies fit each other's arenas, and that mean the same.
 std::string TagOf(const RunContext& run) {
-  return HashHex(fmt::format("{}\n{}\n{}", run.plan.hash, recipe::ToToml(run.recipe),
-                             nlohmann::json(run.fingerprints).dump()));
+  return HashHex(fmt::format("{}\n{}\n{}\n{}", run.plan.hash, recipe::ToToml(run.recipe),
+                             nlohmann::json(run.fingerprints).dump(), run.returns));
 }
 
 // What all ranks of this process have copies of, by iteration.
@@ -75,10 +79,27 @@ absl::StatusOr<Offer> Common(const RunContext& run, Offer offer) {
   return offer;
 }
 
+// What rank 0 has found, in every process.
+absl::StatusOr<std::string> AsRank0(const RunContext& run, const std::string& key, const std::string& found) {
+  if (run.processes == nullptr) return found;
+  if (!run.Leads()) return run.processes->Get(key);
+  RETURN_IF_ERROR(run.processes->Set(key, found));
+  return found;
+}
+
+absl::Status AgreeOnReturns(RunContext& run) {
+  ASSIGN_OR_RETURN(const std::string text,
+                   AsRank0(run, "returns so far", fmt::format("{}", GuardNotes(run.options.out).Returns())));
+  if (!absl::SimpleAtoi(text, &run.returns)) return DataLoss("no number of returns: {}", text);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_t least) {
   if (!run.recipe.checkpoint.memory) return std::nullopt;
+  const bool remembers = Remembers(run.recipe.guard);
+  if (remembers) RETURN_IF_ERROR(AgreeOnReturns(run));
   ASSIGN_OR_RETURN(run.partner, Partner::Find(run, TagOf(run)));
   const std::map<std::int64_t, std::string> here = KeptHere(run);
   std::map<std::int64_t, std::string> known = here;
@@ -86,11 +107,16 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_
     for (const MemoryCopies::Kept& kept : run.partner->List()) known.emplace(kept.iteration, kept.note);
   }
   Offer offer{.keeps = !run.options.memory_files.empty(), .iterations = {}};
+  const GuardNotes notes(run.options.out);
   for (const auto& [iteration, note] : known) {
-    if (iteration >= least && !run.options.from_disk) offer.iterations.push_back(iteration);
+    if (iteration < least || run.options.from_disk) continue;
+    if (remembers && run.Leads() && !notes.Read(iteration).ok()) continue;
+    offer.iterations.push_back(iteration);
   }
   ASSIGN_OR_RETURN(const Offer common, Common(run, std::move(offer)));
   run.keeps_copies = common.keeps;
+  if (run.partner != nullptr)
+    run.partner->ForgetAllBut(common.iterations.empty() ? -1 : common.iterations.back());
   if (common.iterations.empty()) return std::nullopt;
   const std::int64_t newest = common.iterations.back();
   const auto found = known.find(newest);
@@ -100,7 +126,14 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_
     Print(stderr, "note: rank {} has its state after iteration {} from the memory of another host\n",
           *run.device.rank, newest);
   }
-  ASSIGN_OR_RETURN(const Position position, Position::FromText(found->second));
+  ASSIGN_OR_RETURN(Position position, Position::FromText(found->second));
+  if (!remembers) return position;
+  std::string own;
+  if (run.Leads()) {
+    ASSIGN_OR_RETURN(own, notes.Read(newest));
+  }
+  ASSIGN_OR_RETURN(const std::string remembered, AsRank0(run, "what the guard remembers", own));
+  ASSIGN_OR_RETURN(position.guard, checkpoint::ParseGuard(remembered));
   return position;
 }
 
@@ -155,7 +188,30 @@ absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>
   return absl::OkStatus();
 }
 
+absl::Status ForgetKept(RunContext& run) {
+  if (!run.keeps_copies) return absl::OkStatus();
+  for (const auto& rank : run.ranks->executors()) rank->memory_checkpoint().AwaitWhole();
+  ++run.returns;
+  if (run.partner != nullptr) run.partner->ForgetAllBut(-1);
+  if (run.Leads()) RETURN_IF_ERROR(GuardNotes(run.options.out).WentBack(run.returns));
+  // No copy has the new tag before the folder says that it is the one that counts.
+  if (run.processes != nullptr)
+    RETURN_IF_ERROR(run.processes->Barrier(fmt::format("return {} is written", run.returns)));
+  const std::string tag = TagOf(run);
+  for (const int file : run.options.memory_files) {
+    std::int64_t copy_bytes = 0;
+    {
+      ASSIGN_OR_RETURN(const MemoryCopies before, MemoryCopies::Open(file));
+      copy_bytes = before.copy_bytes();
+    }
+    RETURN_IF_ERROR(MemoryCopies::Open(file, tag, copy_bytes).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Keep(const RunContext& run, const Position& position) {
+  if (run.Leads() && Remembers(run.recipe.guard))
+    RETURN_IF_ERROR(GuardNotes(run.options.out).Write(position.iteration, position.guard));
   const MemoryCopies::Kept kept{position.iteration, position.ToText()};
   run.Begin(launch::Work::kSaving, fmt::format("copying the state after iteration {}", position.iteration));
   const executor::MemoryCheckpoint::OnWhole sharing = Sharing(run, position.iteration);

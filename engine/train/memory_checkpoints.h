@@ -19,6 +19,9 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_
 // Error: the host has not so much.
 absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>& kept);
 
+// The run goes back to a checkpoint: copies from before are not gone on from any more. No iteration is under way; all ranks call it.
+absl::Status ForgetKept(RunContext& run);
+
 // Copies the ranks' state beside the iterations that follow. All iterations that were started have ended.
 absl::Status Keep(const RunContext& run, const Position& position);
 

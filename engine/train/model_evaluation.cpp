@@ -20,6 +20,7 @@
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
 #include "engine/state/state.h"
+#include "engine/train/bucket_copy.h"
 #include "engine/train/hf_import.h"
 #include "engine/train/run.h"
 #include "engine/train/start.h"
@@ -124,8 +125,9 @@ absl::Status LoadModel(const EvaluatedModel& model, const recipe::Recipe& recipe
 
 }  // namespace
 
-absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& folder) {
+absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& name) {
   EvaluatedModel model;
+  ASSIGN_OR_RETURN(const std::string folder, LocalCheckpoint(name, &model.notes));
   ASSIGN_OR_RETURN(model.checkpoint, NewestCheckpointIn(folder, &model.notes));
   if (!model.checkpoint.empty()) {
     ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(model.checkpoint));

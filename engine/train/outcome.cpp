@@ -12,7 +12,9 @@
 #include "engine/base/file_io.h"
 #include "engine/base/host_name.h"
 #include "engine/base/write_file.h"
+#include "engine/checkpoint/store.h"
 #include "engine/driver/run_folder.h"
+#include "engine/train/run.h"
 #include "engine/train/run_lock.h"
 
 namespace engine::train {
@@ -39,6 +41,8 @@ std::string TextOf(const nlohmann::ordered_json& json) {
   constexpr int kIndent = 2;
   return json.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
+
+constexpr std::int64_t kMostOutcomeBytes = 1 << 20;
 
 // Of a status' payload.
 constexpr const char* kVerdictUrl = "engine/verdict";
@@ -74,6 +78,17 @@ absl::Status WriteOutcome(const std::string& out, const Outcome& outcome) {
   return WriteFile(PathOfOutcome(out), TextOf(json));
 }
 
+bool HasFinished(const std::string& out, std::int64_t iterations) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(PathOfOutcome(out), kMostOutcomeBytes);
+  if (!text.ok()) return false;
+  const nlohmann::json outcome = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!outcome.is_object() || !outcome.contains("outcome") ||
+      outcome["outcome"] != NameOf(Outcome::Kind::kFinished))
+    return false;
+  const absl::StatusOr<std::vector<std::int64_t>> kept = checkpoint::ListIterations(CheckpointRoot(out));
+  return kept.ok() && !kept->empty() && kept->back() >= iterations;
+}
+
 absl::StatusOr<bool> RemoveOutcome(const std::string& out) {
   std::error_code error;
   const bool removed = std::filesystem::remove(PathOfOutcome(out), error);
@@ -87,8 +102,7 @@ void FinishOutcome(const std::string& out, std::int64_t iterations, const std::s
   if (!std::filesystem::exists(std::filesystem::path(out) / driver::kMetricsName, error)) return;
   const absl::StatusOr<RunLock> lock = RunLock::Take(out);
   if (!lock.ok()) return;
-  constexpr std::int64_t kMostBytes = 1 << 20;
-  const absl::StatusOr<std::string> text = ReadWholeFile(PathOfOutcome(out), kMostBytes);
+  const absl::StatusOr<std::string> text = ReadWholeFile(PathOfOutcome(out), kMostOutcomeBytes);
   if (!text.ok()) {
     WriteOutcome(out, {.kind = Outcome::Kind::kFailed,
                        .iterations = iterations,

@@ -32,6 +32,8 @@ Verdict VerdictOf(const absl::Status& failure);
 bool IsRetryable(const absl::Status& failure);
 
 absl::Status WriteOutcome(const std::string& out, const Outcome& outcome);
+// Whether the last run in the folder has finished with so many iterations or more, and their checkpoint is there.
+bool HasFinished(const std::string& out, std::int64_t iterations);
 // A run that goes on has no outcome. Whether there was one.
 absl::StatusOr<bool> RemoveOutcome(const std::string& out);
 

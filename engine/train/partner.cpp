@@ -81,7 +81,6 @@ absl::Status Partner::Fetch(std::int64_t iteration, int file) {
 
 void Partner::Store(const MemoryCopies& copies, int place) {
   if (!keeper_.is_sent || given_up_ || found_.contains(copies.At(place).iteration)) return;
-  found_.clear();  // a run that goes back comes to an iteration again, with another state
   const absl::StatusOr<launch::CopyClient*> client = Connect();
   const absl::Status stored = client.ok() ? (*client)->Store(keeper_.rank, copies, place) : client.status();
   if (stored.ok()) return;

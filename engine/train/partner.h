@@ -27,6 +27,10 @@ class Partner {
   std::vector<MemoryCopies::Kept> List();
   // Brings one of these into this host's file of the rank.
   absl::Status Fetch(std::int64_t iteration, int file);
+  // What List has found of other iterations (−1: of all) the run does not go on from: it comes to them again, with another state.
+  void ForgetAllBut(std::int64_t iteration) {
+    std::erase_if(found_, [&](std::int64_t found) { return found != iteration; });
+  }
   // Has the keeper take a copy, unless List has found it there. Where it does not, that is said, and nothing is sent any more.
   void Store(const MemoryCopies& copies, int place);
 

@@ -20,7 +20,7 @@ struct Position {
   // now, `global_batch` samples each.
   static Position Of(const checkpoint::Metadata& metadata, std::int64_t global_batch);
 
-  // A line of text, and back, without what the guard remembers but updates that were skipped. Error: it is no such line.
+  // A line of text, and back, without what the guard remembers (train/guard_notes.h) but updates that were skipped. Error: it is no such line.
   std::string ToText() const;
   static absl::StatusOr<Position> FromText(const std::string& text);
 };

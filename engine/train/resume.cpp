@@ -177,7 +177,7 @@ absl::Status RefuseOldBucket(const std::string& bucket) {
   ASSIGN_OR_RETURN(const std::vector<std::int64_t> held, ListBucket(bucket));
   if (held.empty()) return absl::OkStatus();
   return FailedPrecondition(
-      "--fresh: {} already holds checkpoints ({}); remove them, or give another --checkpoints", bucket,
+      "--fresh: {} already holds checkpoints ({}); remove them, or give another checkpoint.upload", bucket,
       checkpoint::IterationName(held.back()));
 }
 
@@ -197,15 +197,15 @@ std::optional<std::string> FindRun(const std::string& out) {
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& request) {
   if (request.fresh) {
     RETURN_IF_ERROR(RefuseOldRun(request.out));
-    RETURN_IF_ERROR(RefuseOldBucket(request.bucket));
+    RETURN_IF_ERROR(RefuseOldBucket(request.recipe.checkpoint.upload));
     return std::nullopt;
   }
   const std::string root = CheckpointRoot(request.out);
   RETURN_IF_ERROR(checkpoint::RemoveLeftovers(root));
   std::vector<std::string> notes;
   std::set<std::int64_t> damaged;
-  if (!request.bucket.empty()) {
-    ASSIGN_OR_RETURN(damaged, FetchFromBucket(request.bucket, root, &notes));
+  if (!request.recipe.checkpoint.upload.empty()) {
+    ASSIGN_OR_RETURN(damaged, FetchFromBucket(request.recipe.checkpoint.upload, root, &notes));
   }
   ASSIGN_OR_RETURN(const std::optional<std::string> folder, checkpoint::FindNewestWhole(root, &notes));
   if (!folder) {
@@ -213,8 +213,8 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& 
     std::string reasons;
     for (const std::string& note : notes) reasons += "\n    " + note;
     return DataLoss("{} holds no whole checkpoint:{}\n    hint: remove it to start anew, or give another {}",
-                    request.bucket.empty() ? root : request.bucket, reasons,
-                    request.bucket.empty() ? "--out" : "--checkpoints");
+                    request.recipe.checkpoint.upload.empty() ? root : request.recipe.checkpoint.upload,
+                    reasons, request.recipe.checkpoint.upload.empty() ? "--out" : "checkpoint.upload");
   }
   ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(*folder));
   RETURN_IF_ERROR(CompareRecipes(request.recipe, reader, &notes));

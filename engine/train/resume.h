@@ -30,8 +30,7 @@ struct ResumeRequest {
   const recipe::Recipe& recipe;
   const data::Fingerprints& fingerprints;
   std::string out;
-  bool fresh = false;       // only if neither the folder nor the bucket holds a run
-  std::string bucket = {};  // that has checkpoints too (train/bucket.h); empty: none
+  bool fresh = false;  // only if neither the folder nor the bucket (checkpoint.upload) holds a run
 };
 
 // What shows that a folder holds a run: its checkpoints or its metrics; nullopt where it has neither.

@@ -4,13 +4,14 @@
 
 #include "engine/base/print.h"
 #include "engine/train/check_copies.h"
+#include "engine/train/memory_checkpoints.h"
 #include "engine/train/outcome.h"
 #include "engine/train/resume.h"
 #include "engine/train/save.h"
 
 namespace engine::train {
 
-Rewinds::Rewinds(const RunContext& run, checkpoint::Retention& retention) : run_(run), retention_(retention) {
+Rewinds::Rewinds(RunContext& run, checkpoint::Retention& retention) : run_(run), retention_(retention) {
   if (run.recipe.guard.rerun) rerun_.emplace(run.recipe.checkpoint.interval);
 }
 
@@ -74,6 +75,7 @@ absl::StatusOr<Position> Rewinds::LoadBefore(std::int64_t latest, std::int64_t e
     return DataLoss("{}; {} has no checkpoint of iteration {} or before to go back to", bad.why,
                     CheckpointRoot(run_.options.out), latest);
   if (run_.Leads()) RETURN_IF_ERROR(retention_.WentBack(point ? point->reader.metadata().iteration : 0));
+  RETURN_IF_ERROR(ForgetKept(run_));
   RETURN_IF_ERROR(run_.ranks->Run([](executor::RankExecutor& rank) { return rank.Restart(); }));
   return LoadState(run_, std::nullopt, point, start);
 }

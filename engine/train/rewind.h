@@ -32,7 +32,7 @@ struct Return {
 class Rewinds {
  public:
   // All live as long as this.
-  Rewinds(const RunContext& run, checkpoint::Retention& retention);
+  Rewinds(RunContext& run, checkpoint::Retention& retention);
 
   // What compares iterations that are trained twice; null without guard.rerun.
   Rerun* rerun() { return rerun_ ? &*rerun_ : nullptr; }
@@ -49,7 +49,7 @@ class Rewinds {
   absl::StatusOr<Position> LoadBefore(std::int64_t latest, std::int64_t every, const BadIteration& bad,
                                       bool resumed, const std::optional<StartPoint>& start);
 
-  const RunContext& run_;
+  RunContext& run_;
   checkpoint::Retention& retention_;
   std::optional<Rerun> rerun_;
   std::int64_t returns_ = 0;  // so far

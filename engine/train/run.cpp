@@ -14,6 +14,7 @@
 #include "engine/driver/run_folder.h"
 #include "engine/evaluate/score_rows.h"
 #include "engine/predict/predict.h"
+#include "engine/storage/storage.h"
 #include "engine/train/bucket.h"
 #include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
@@ -56,6 +57,11 @@ class Training {
       const absl::Status told = WriteOutcome(run_.options.out, OutcomeOf(status));
       if (status.ok()) status = told;
     }
+    if (run_.claim) {
+      if (const absl::Status told = run_.claim->Release(); !told.ok())
+        Print(stderr, "warning: {} is not told that this run has ended: {}\n", run_.claim->prefix(),
+              Message(told));
+    }
     if (run_.ranks != nullptr) {
       for (const auto& rank : run_.ranks->executors()) rank->memory_checkpoint().AwaitWhole();
     }
@@ -69,18 +75,23 @@ class Training {
   absl::Status Train() {
     RETURN_IF_ERROR(Plan());
     if (run_.Leads()) {
-      ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(run_.options.out, run_.options.lock_patience));
+      const auto waits = [this](const std::string& holder) {
+        Print(stderr, "engine run: {} is still held by {}; it is waited for, up to {} s\n", run_.options.out,
+              holder.empty() ? "another run" : holder,
+              std::chrono::duration_cast<std::chrono::seconds>(run_.options.lock_patience).count());
+      };
+      ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(run_.options.out, run_.options.lock_patience, waits));
       lock_.emplace(std::move(taken));
       if (run_.options.own_folder) RETURN_IF_ERROR(CheckOrigin(run_.recipe, run_.options.out));
     }
-    if (run_.Leads() && !run_.options.bucket.empty()) RETURN_IF_ERROR(TryBucket(run_.options.bucket));
+    if (run_.Leads() && !run_.recipe.checkpoint.upload.empty()) RETURN_IF_ERROR(ClaimBucket());
     run_.fingerprints = FingerprintsOf(run_.recipe, *run_.source);
     if (run_.processes != nullptr)
       RETURN_IF_ERROR(AgreeOnData(run_.fingerprints, run_.Leads(), run_.processes));
-    ASSIGN_OR_RETURN(const std::optional<ResumePoint> resume,
-                     AgreeOnResumePoint({run_.recipe, run_.fingerprints, run_.options.out, run_.options.fresh,
-                                         run_.options.bucket},
-                                        run_.Leads(), run_.processes));
+    ASSIGN_OR_RETURN(
+        const std::optional<ResumePoint> resume,
+        AgreeOnResumePoint({run_.recipe, run_.fingerprints, run_.options.out, run_.options.fresh},
+                           run_.Leads(), run_.processes));
     if (resume) retention_.Resumed(resume->reader.metadata().iteration);
     if (run_.Leads()) {  // what the last attempt came to is not this one's
       RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
@@ -93,7 +104,8 @@ class Training {
     ASSIGN_OR_RETURN(const std::optional<Position> kept, AgreeOnKept(run_, resume ? end_.iteration : 1));
     if (kept) end_.iteration = kept->iteration;
     std::optional<StartPoint> start;
-    if (!resume && !kept) {
+    // A run that goes on from memory may go back to its beginning.
+    if (!resume && (!kept || run_.recipe.guard.rewinds())) {
       ASSIGN_OR_RETURN(start, AgreeOnStart(run_.recipe, run_.plan, run_.Leads(), run_.processes));
     }
     if (run_.Leads()) RETURN_IF_ERROR(PrepareFolder(run_));
@@ -103,7 +115,8 @@ class Training {
   // Source and plan, in every process the same, and memory for its arenas.
   absl::Status Plan() {
     const state::Device& device = run_.device;
-    if (!run_.options.bucket.empty()) RETURN_IF_ERROR(CheckBucket());
+    if (const std::string& upload = run_.recipe.checkpoint.upload; !upload.empty())
+      RETURN_IF_ERROR(storage::CheckUsable(upload));
     RETURN_IF_ERROR(CheckLimits(run_.recipe, device.profile));
     ASSIGN_OR_RETURN(run_.source,
                      data::Source::Open(run_.recipe, (fs::path(run_.options.out) / "indices").string()));
@@ -120,16 +133,16 @@ class Training {
     return CheckMemory(run_, plan.stages[static_cast<size_t>(plan.StageOfRank(*device.rank))].arena_bytes, 1);
   }
 
-  absl::Status CheckBucket() const {
-    RETURN_IF_ERROR(CheckBucketPrefix(run_.options.bucket));
-    if (!run_.recipe.guard.rewinds()) return absl::OkStatus();
-    return FailedPrecondition(
-        "--checkpoints: this recipe's [guard] may go back to earlier checkpoints, which are then in {} and "
-        "no "
-        "more in {}\n    hint: leave --checkpoints out, or let guard.on_nonfinite be \"stop\" or \"skip\", "
-        "without "
-        "guard.on_spike and guard.rerun",
-        run_.options.bucket, CheckpointRoot(run_.options.out));
+  // From now on nobody else writes there.
+  absl::Status ClaimBucket() {
+    const std::string& upload = run_.recipe.checkpoint.upload;
+    RETURN_IF_ERROR(TryBucket(upload));
+    std::vector<std::string> notes;
+    ASSIGN_OR_RETURN(BucketClaim claim,
+                     BucketClaim::Take(upload, run_.options.out, run_.options.take_over, &notes));
+    for (const std::string& note : notes) Print(stderr, "note: {}\n", note);
+    run_.claim.emplace(std::move(claim));
+    return absl::OkStatus();
   }
 
   absl::Status NothingToTrain(const ResumePoint& resume) {
@@ -137,27 +150,27 @@ class Training {
     for (const std::string& note : resume.notes) Print(stderr, "note: {}\n", note);
     Print(stdout, "resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
           resume.reader.folder(), resume.reader.metadata().iteration, run_.recipe.iterations());
-    if (!run_.options.bucket.empty()) RETURN_IF_ERROR(BringBucketUpToDate(resume));
+    if (run_.claim) RETURN_IF_ERROR(BringBucketUpToDate(resume));
     return retention_.Prune();  // where the run before was killed after its last save
   }
 
   // The run before may have failed, or been killed, while its last checkpoint was put there.
   absl::Status BringBucketUpToDate(const ResumePoint& resume) const {
-    const std::string& bucket = run_.options.bucket;
+    const std::string& bucket = run_.claim->prefix();
     const std::string root = CheckpointRoot(run_.options.out);
     const std::int64_t newest = resume.reader.metadata().iteration;
     std::set<std::int64_t> damaged = resume.damaged_in_bucket;
     ASSIGN_OR_RETURN(const std::vector<std::int64_t> there, ListBucket(bucket));
     if (std::find(there.begin(), there.end(), newest) == there.end()) {
       std::vector<std::string> reports;
-      const absl::Status put = PutIntoBucket(root, newest, bucket, &damaged, &reports);
+      const absl::Status put = PutIntoBucket(*run_.claim, root, newest, &damaged, &reports);
       for (const std::string& report : reports) Print(stderr, "warning: {}\n", report);
       if (!put.ok())
         return WithContext(
             put, fmt::format("{} is whole, but could not be copied to {}", resume.reader.folder(), bucket));
       Print(stdout, "copied {} to {}\n", resume.reader.folder(), bucket);
     }
-    return PruneBucket(bucket, newest, run_.recipe.checkpoint.keep, damaged, root);
+    return PruneBucket(*run_.claim, newest, run_.recipe.checkpoint.keep, damaged, root);
   }
 
   // Those of the run, with who is told of the moments of an iteration.
@@ -279,6 +292,7 @@ class Training {
       ASSIGN_OR_RETURN(const bool may_begin, MayBegin(position.iteration));
       end_.stopped = !may_begin;
       if (end_.stopped) break;
+      last_began_ = Clock::now();
       RETURN_IF_ERROR(iterations.TrainOnce());
       if (iterations.bad()) return absl::OkStatus();
       end_.iteration = position.iteration;
@@ -301,11 +315,7 @@ class Training {
     RETURN_IF_ERROR(iterations.FinishAll());
     if (iterations.bad()) return absl::OkStatus();
     const absl::Status profiled = iterations.WriteProfiles();
-    if (saved_ != position.iteration) {
-      if (recipe.guard.hash_interval > 0 && !CopiesAreCompared(recipe, position.iteration))
-        RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
-      RETURN_IF_ERROR(saver.Save(position));
-    }
+    RETURN_IF_ERROR(SaveAtEnd(position, saver));
     RETURN_IF_ERROR(saver.Finish());
     run_.Begin(launch::Work::kAlone, "the end");
     if (faults_ != nullptr) {
@@ -314,6 +324,43 @@ class Training {
     RETURN_IF_ERROR(profiled);
     if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
     return saver.InBucket();
+  }
+
+  // Saves the state before the run ends, where the newest checkpoint is of an earlier iteration.
+  absl::Status SaveAtEnd(const Position& position, Saver& saver) {
+    if (saved_ == position.iteration) return absl::OkStatus();
+    bool is_worth_it = true;
+    if (end_.stopped) RETURN_IF_ERROR(IsWorthSaving(position.iteration, saver, &is_worth_it));
+    if (!is_worth_it) return absl::OkStatus();
+    if (run_.recipe.guard.hash_interval > 0 && !CopiesAreCompared(run_.recipe, position.iteration))
+      RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
+    return saver.Save(position);
+  }
+
+  // A stop may come while an earlier checkpoint is still being written. One is written at a time, so another one is worth it only if it is whole
+  // before the run is killed. Rank 0 decides it for all.
+  absl::Status IsWorthSaving(std::int64_t iteration, Saver& saver, bool* saves) {
+    constexpr const char* kKey = "saves at the stop";
+    if (!run_.Leads()) {
+      run_.Begin(launch::Work::kSaving, fmt::format("the stop after iteration {}", iteration));
+      ASSIGN_OR_RETURN(const std::string answer, run_.processes->Get(kKey));
+      *saves = answer == "1";
+      return absl::OkStatus();
+    }
+    if (saver.is_under_way()) {
+      RETURN_IF_ERROR(saver.Finish());
+      const double left =
+          static_cast<double>(run_.recipe.launch.grace_period_s) - MillisecondsSince(last_began_) / 1e3;
+      *saves = saver.last_seconds() < left;
+      if (!*saves) {
+        run_.Say(fmt::format(
+            "iteration {} is not saved: the checkpoint of iteration {} took {:.1f} s, and of "
+            "launch.grace_period_s {} are {:.1f} s left",
+            iteration, saved_, saver.last_seconds(), run_.recipe.launch.grace_period_s, std::max(left, 0.0)));
+      }
+    }
+    if (run_.processes == nullptr) return absl::OkStatus();
+    return run_.processes->Set(kKey, *saves ? "1" : "0");
   }
 
   Outcome OutcomeOf(const absl::Status& status) const {
@@ -341,7 +388,8 @@ class Training {
   bool owns_folder_ = false;        // rank 0's process: this run goes on there
   std::vector<std::string> hosts_;  // of each rank, where sinks want to know
   RunEnd end_;
-  std::int64_t saved_ = 0;  // the iteration of the newest checkpoint on disk; 0: there is none
+  Clock::time_point last_began_;  // the iteration under way; a signal that stops the run comes later
+  std::int64_t saved_ = 0;        // the iteration of the newest checkpoint on disk; 0: there is none
   checkpoint::Retention retention_;
   StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
   std::unique_ptr<FaultKit> faults_;  // null: none are to be made

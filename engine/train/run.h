@@ -19,9 +19,10 @@ namespace engine::train {
 inline constexpr std::chrono::milliseconds kLockPatience = std::chrono::minutes(2);
 
 struct RunOptions {
-  std::string out;  // the run's folder: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/
-  std::string bucket = {};   // s3://BUCKET/KEY, where checkpoints are kept (train/bucket.h); empty: in `out`
-  bool fresh = false;        // refuse a folder that already holds a run, instead of resuming it
+  std::string out;     // the run's folder: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/
+  bool fresh = false;  // refuse a folder that already holds a run, instead of resuming it
+  bool take_over =
+      false;  // the recipe's place for checkpoints in a bucket, also from another run (train/bucket_claim.h)
   bool own_folder = false;   // `out` follows from the recipe file's name: refuse a run of another file there
   std::int64_t profile = 0;  // iterations to time instruction by instruction, after a few of warm-up
   executor::ExecutorOptions executor = {};

@@ -13,6 +13,7 @@
 #include "engine/data/source.h"
 #include "engine/evaluate/examples.h"
 #include "engine/plan/plan.h"
+#include "engine/train/bucket_claim.h"
 #include "engine/train/partner.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
@@ -32,7 +33,10 @@ struct RunContext {
   std::optional<data::Source> source = {};
   data::Fingerprints fingerprints = {};
   plan::Plan plan = {};
-  bool keeps_copies = false;               // of the ranks' states in their hosts' memory, as all processes do
+  std::optional<BucketClaim> claim =
+      {};                     // rank 0's process, where checkpoints are kept in a bucket: its place there
+  std::int64_t returns = 0;   // to checkpoints, that copies in memory know of (train/guard_notes.h)
+  bool keeps_copies = false;  // of the ranks' states in their hosts' memory, as all processes do
   std::unique_ptr<Partner> partner = {};   // null: no other host has this rank's state
   std::vector<evaluate::Task> tasks = {};  // that each evaluation asks
   std::unique_ptr<state::Ranks> ranks =

@@ -84,9 +84,7 @@ checkpoint::Metadata Saver::MetadataAt(const Position& position) const {
 }
 
 // How long a bucket takes says nothing about how long it takes the next time, and its requests have time limits of their own.
-launch::Work Saver::Work() const {
-  return run_.Leads() && !run_.options.bucket.empty() ? launch::Work::kAlone : launch::Work::kSaving;
-}
+launch::Work Saver::Work() const { return run_.claim ? launch::Work::kAlone : launch::Work::kSaving; }
 
 template <typename T>
 void Saver::Wait(const std::future<T>& future) {
@@ -141,27 +139,30 @@ absl::StatusOr<Saver::Written> Saver::Write(const checkpoint::Metadata& metadata
   RETURN_IF_ERROR(state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key, *run_.ranks,
                                     run_.processes));
   Written written{.elapsed_ms = MillisecondsSince(start)};
-  if (run_.Leads() && !run_.options.bucket.empty())
-    PutIntoBucketAndPrune(metadata.iteration, start, &written);
+  if (run_.claim) RETURN_IF_ERROR(PutIntoBucketAndPrune(metadata.iteration, start, &written));
   return written;
 } catch (const std::exception& error) {  // memory, or another thread
   return ResourceExhausted("not enough memory or threads: {}", error.what());
 }
 
-void Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written) {
+absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written) {
   const std::string root = CheckpointRoot(run_.options.out);
-  const std::string& bucket = run_.options.bucket;
-  const absl::Status put = PutIntoBucket(root, iteration, bucket, &damaged_in_bucket_, &written->warnings);
+  const std::string& bucket = run_.claim->prefix();
+  const absl::Status put =
+      PutIntoBucket(*run_.claim, root, iteration, &damaged_in_bucket_, &written->warnings);
+  if (absl::IsAlreadyExists(put)) return put;
   if (!put.ok()) {
     written->in_bucket = WithContext(put, fmt::format("{} is whole, but could not be copied to {}",
                                                       checkpoint::IterationPath(root, iteration), bucket));
-    return;
+    return absl::OkStatus();
   }
   written->elapsed_ms = MillisecondsSince(start);
   const absl::Status pruned =
-      PruneBucket(bucket, iteration, run_.recipe.checkpoint.keep, damaged_in_bucket_, root);
+      PruneBucket(*run_.claim, iteration, run_.recipe.checkpoint.keep, damaged_in_bucket_, root);
+  if (absl::IsAlreadyExists(pruned)) return pruned;
   if (!pruned.ok())
     written->warnings.push_back(fmt::format("old checkpoints in {} stay: {}", bucket, Message(pruned)));
+  return absl::OkStatus();
 }
 
 absl::Status Saver::Tell() {
@@ -172,13 +173,14 @@ absl::Status Saver::Tell() {
     return WithContext(written.status(), fmt::format("saving the checkpoint of iteration {}", iteration));
   }
   in_bucket_ = written->in_bucket;
+  last_seconds_ = written->elapsed_ms / 1e3;
   if (run_.reporter == nullptr) return absl::OkStatus();
-  const bool to_bucket = !run_.options.bucket.empty() && in_bucket_.ok();
+  const bool to_bucket = run_.claim && in_bucket_.ok();
   for (const std::string& warning : written->warnings) run_.reporter->Warn(warning);
   if (!in_bucket_.ok())
     run_.reporter->Warn(fmt::format("{}; it is tried again with the next checkpoint", Message(in_bucket_)));
   run_.Say(fmt::format("saved checkpoint of iteration {} to {}", under_way_->iteration,
-                       to_bucket ? run_.options.bucket : CheckpointRoot(run_.options.out)));
+                       to_bucket ? run_.claim->prefix() : CheckpointRoot(run_.options.out)));
   run_.reporter->Saved({.iteration = under_way_->iteration,
                         .elapsed_ms = written->elapsed_ms,
                         .stall_ms = std::exchange(stall_ms_, 0)});

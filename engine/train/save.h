@@ -44,6 +44,9 @@ class Saver {
   absl::Status Poll();
   // Waits for it, and tells.
   absl::Status Finish();
+  bool is_under_way() const { return under_way_.has_value(); }
+  // How long the newest checkpoint that was told has taken, in all; 0: there is none.
+  double last_seconds() const { return last_seconds_; }
   // Whether the newest checkpoint that was told is in the bucket too, where the run has one. One that could not be put there is a
   // warning until the run ends: the next one takes it along.
   absl::Status InBucket() const { return in_bucket_; }
@@ -66,7 +69,8 @@ class Saver {
   absl::Status Begin(const Position& position);
   absl::StatusOr<Written> Write(const checkpoint::Metadata& metadata, const std::string& key,
                                 Clock::time_point start);
-  void PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written);
+  // Error: the place there is another run's by now.
+  absl::Status PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written);
   launch::Work Work() const;
   // Training stands still meanwhile.
   template <typename T>
@@ -78,6 +82,7 @@ class Saver {
   std::set<std::int64_t> damaged_in_bucket_;  // likewise
   std::optional<UnderWay> under_way_;
   absl::Status in_bucket_;
+  double last_seconds_ = 0;
   std::int64_t saves_ = 0;  // that were begun
   double stall_ms_ = 0;     // for which training stood still, since the last checkpoint that was told
 };

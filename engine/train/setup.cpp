@@ -84,7 +84,7 @@ void Announce(const RunContext& run, const std::optional<Position>& kept,
                   run.recipe.world_size(), run.device.profile.name));
   for (const std::string& note : run.plan.notes) run.reporter->Note(note);
   run.reporter->Line(run.source->Summary());
-  if (start) {
+  if (start && !kept) {
     for (const std::string& note : start->notes) run.reporter->Note(note);
     run.reporter->Line(start->summary);
   }

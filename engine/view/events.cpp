@@ -27,6 +27,12 @@ Event EventOf(const ResizedView& resized) {
           fmt::format("{} ranks instead of {}", resized.ranks, resized.ranks_before)};
 }
 
+Event EventOf(const RewoundView& rewound) {
+  const std::string which = rewound.rewinds > 0 ? fmt::format(" (rewind {})", rewound.rewinds) : "";
+  return {Kind::kRewind, rewound.iteration, rewound.unix_s, 0,
+          fmt::format("back from iteration {}{}", rewound.bad_iteration, which)};
+}
+
 Event EventOf(const FaultView& fault) {
   return {Kind::kFault, fault.iteration, fault.unix_s, 0, Printable(fault.fault)};
 }
@@ -73,6 +79,7 @@ std::vector<Event> EventsOf(const RunView& view) {
   AddEvents(view.time.listed(), &events);
   AddEvents(view.resized_records, &events);
   AddEvents(view.fault_records, &events);
+  AddEvents(view.rewound_records, &events);
   if (view.nan_iteration > 0)
     events.push_back(
         {Kind::kNotFinite, view.nan_iteration, view.nan_ended_unix_s, 0, "loss or gradient norm"});

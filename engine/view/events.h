@@ -21,10 +21,11 @@ struct Event {
     kSkipped,
     kEvaluation,
     kCheckpoint,
+    kRewind,
     kEnd
   };
-  static constexpr std::array kNames = {"start",   "interruption", "ranks",      "fault", "not finite",
-                                        "skipped", "evaluation",   "checkpoint", "end"};
+  static constexpr std::array kNames = {"start",   "interruption", "ranks",      "fault",  "not finite",
+                                        "skipped", "evaluation",   "checkpoint", "rewind", "end"};
 
   Kind kind = Kind::kStart;
   std::int64_t iteration = 0;  // in which it was, or after which

@@ -142,6 +142,7 @@ class Frame {
     if (!view_.evaluation_records.empty()) AddTasks(view_.evaluation_records.back(), &rows);
     const std::string checkpoint = Checkpoint();
     if (!checkpoint.empty()) rows.push_back(Row("checkpoint", checkpoint));
+    if (view_.returns > 0) rows.push_back(Row("went back", Rewinds(), Style::kWarning));
     if (view_.time.wall_s() > 0) rows.push_back(Row("goodput", Goodput()));
     AddRanks(&rows);
     return rows;
@@ -199,6 +200,12 @@ class Frame {
       text += fmt::format(", lowest {} at {}", LossText(view_.best_evaluation->loss),
                           view_.best_evaluation->iteration);
     return text;
+  }
+
+  std::string Rewinds() const {
+    const RewoundView& last = view_.rewound_records.back();
+    return fmt::format("{} time{}; the last from iteration {} to {}", view_.returns,
+                       view_.returns == 1 ? "" : "s", last.bad_iteration, last.iteration);
   }
 
   // A row for each measure of a task in the last evaluation.

@@ -72,6 +72,14 @@ struct ResizedView {
   std::int64_t ranks_before = 0, ranks = 0;
 };
 
+// A return to a checkpoint ([guard]). The lines of the iterations that were gone back over are no more in metrics.jsonl.
+struct RewoundView {
+  std::int64_t iteration = 0;      // after which the run goes on
+  std::int64_t bad_iteration = 0;  // for which it went back
+  std::int64_t rewinds = 0;        // so far; one to train the same once more is not counted
+  double unix_s = 0;               // 0: not known
+};
+
 // A line of faults.jsonl (docs/faults.md).
 struct FaultView {
   std::int64_t iteration = 0;
@@ -103,12 +111,14 @@ struct RunView {
   std::int64_t world = 0;                         // ranks of the last iteration; 0: not known
   RankHistory ranks;
   std::optional<EvaluationView> last_evaluation, best_evaluation;
-  std::int64_t evaluations = 0, checkpoints = 0, skipped_stretches = 0, faults = 0;  // all there were
+  std::int64_t evaluations = 0, checkpoints = 0, skipped_stretches = 0, faults = 0,
+               returns = 0;  // all there were
   // Of each the newest kMostRecords, in order.
   std::vector<EvaluationView> evaluation_records;
   std::vector<CheckpointView> checkpoint_records;
   std::vector<SkippedView> skipped_records;
   std::vector<ResizedView> resized_records;
+  std::vector<RewoundView> rewound_records;
   std::vector<FaultView> fault_records;
   std::vector<std::int64_t> kept_checkpoints;  // iterations that have a folder, rising
   std::optional<std::int64_t> checkpoint_being_written;

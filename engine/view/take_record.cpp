@@ -145,6 +145,17 @@ void TakeCheckpoint(const object& record, std::int64_t iteration, RunView* view)
   RunView::Keep(checkpoint, &view->checkpoint_records);
 }
 
+void TakeRewind(const object& record, std::int64_t iteration, RunView* view) {
+  ++view->returns;
+  RunView::Keep(
+      RewoundView{
+          .iteration = iteration,
+          .bad_iteration = static_cast<std::int64_t>(OrZero(NumberIn(record, metrics::kBadIteration.key))),
+          .rewinds = static_cast<std::int64_t>(OrZero(NumberIn(record, metrics::kRewinds.key))),
+          .unix_s = EndOf(record)},
+      &view->rewound_records);
+}
+
 // The number that the first `digits` characters are, which are taken from the text; −1 where they are none.
 int TakeDigits(std::string_view* text, std::size_t digits) {
   int number = -1;
@@ -174,6 +185,7 @@ bool TakeRecord(std::string_view line, simdjson::dom::parser* parser, RunView* v
   if (Has(record, metrics::kLoss.key)) TakeIteration(record, iteration, view);
   if (Has(record, metrics::kValidationLoss.key)) TakeEvaluation(record, iteration, view);
   if (Has(record, metrics::kSaveTime.key)) TakeCheckpoint(record, iteration, view);
+  if (Has(record, metrics::kRewinds.key)) TakeRewind(record, iteration, view);
   return true;
 }
 

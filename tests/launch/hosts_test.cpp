@@ -159,6 +159,37 @@ TEST_CASE("spares: a rank 0 that begins again waits for one that is not heard of
     std::this_thread::sleep_for(std::chrono::milliseconds(1400));  // rank 0 is there before this is over
   }
   CHECK_MESSAGE(run.Wait(60) == 0, run.log());
+  // Who that is it says once: in this test the file names the process that was killed.
+  const std::string log = run.log();
+  const std::string told = "engine run: " + tiny.out + " is still held by ";
+  const std::size_t at = log.find(told);
+  REQUIRE_MESSAGE(at != std::string::npos, log);
+  CHECK_MESSAGE(log.find(told, at + 1) == std::string::npos, log);
+  const std::string line = log.substr(at, log.find('\n', at) - at);
+  CHECK_MESSAGE(Contains(line, ", pid "), line);
+  CHECK_MESSAGE(Contains(line, "it is waited for, up to 120 s"), line);
+}
+
+TEST_CASE(
+    "spares: a host that comes back when the others have trained to the end, and gone, ends as they did") {
+  const TinyRun tiny;
+  EmulatedHosts hosts(tiny, "--heartbeat-timeout 1 --join-timeout 20", {.nodes = 2, .spares = 0});
+  for (const int host : {0, 1}) REQUIRE_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
+  for (const int host : {0, 1}) {  // the one that all others meet at, and one that meets nobody there
+    hosts.Start(host);
+    CHECK_MESSAGE(hosts.At(host).Wait(15) == 0, hosts.At(host).log());
+    CHECK_MESSAGE(Contains(hosts.At(host).log(), "the run has come to its end while this host was not there"),
+                  hosts.At(host).log());
+  }
+  // Where there is more to train it is not over.
+  Background longer(
+      tiny, "longer",
+      fmt::format("run {}{} --set training.iterations=40 --heartbeat-timeout 1 --join-timeout 3 --nodes 2 "
+                  "--node-rank 0 --coordinator 127.0.0.1:{} --max-restarts 2 --out {}",
+                  tiny.recipe, kKept, FreePort(), tiny.out),
+      "ENGINE_TOKEN=t");
+  CHECK_MESSAGE(longer.Wait(30) == 5, longer.log());
+  CHECK_MESSAGE(Contains(longer.log(), "2 hosts are needed, and 1 is here"), longer.log());
 }
 
 TEST_CASE("spares: an error of the recipe's, or of one host, ends the run on all, with its code") {

@@ -19,6 +19,8 @@ namespace {
 
 constexpr int kLostHere = 5;
 constexpr int kStoppedHere = 6;
+constexpr auto kNo = [] { return false; };
+constexpr auto kYes = [] { return true; };
 
 // Hosts of a run that begins again as often as it may.
 struct Rosters {
@@ -70,7 +72,7 @@ struct Rosters {
     return std::async(std::launch::async, [roster, code] {
       std::optional<HostEnd> end;
       if (code) end.emplace().code = *code;
-      return roster->Next(end, [] { return false; });
+      return roster->Next(end, kNo, kNo);
     });
   }
 
@@ -189,7 +191,7 @@ TEST_CASE("roster: a host of another run, another secret, or a number that is ta
     other.host = 1;
     other.process = "q";
     change(other);
-    const Roster::Turn turn = Roster(other, Descriptor()).Next(std::nullopt, [] { return false; });
+    const Roster::Turn turn = Roster(other, Descriptor()).Next(std::nullopt, kNo, kNo);
     CHECK(turn.over);
     CHECK(turn.code == kLostHere);
     return turn.text;
@@ -208,7 +210,7 @@ TEST_CASE(
   run.Start(0);
   run.Start(2);
   std::future<Roster::Turn> first = run.Next(0);
-  const Roster::Turn spare = run.hosts_here[2]->Next(std::nullopt, [] { return true; });
+  const Roster::Turn spare = run.hosts_here[2]->Next(std::nullopt, kYes, kNo);
   CHECK(spare.over);
   CHECK(spare.code == kStoppedHere);
   run.Lose(2);
@@ -224,7 +226,7 @@ TEST_CASE(
   CHECK(waits.get().generation == 2);
   // Host 1 has lost its place, and is told of no attempt until the next one begins.
   run.Start(1, "another");
-  const Roster::Turn leaves = run.hosts_here[1]->Next(std::nullopt, [] { return true; });
+  const Roster::Turn leaves = run.hosts_here[1]->Next(std::nullopt, kYes, kNo);
   CHECK(leaves.over);
   CHECK(leaves.code == kStoppedHere);
   run.Lose(1);
@@ -232,10 +234,23 @@ TEST_CASE(
   bool asked = false;
   HostEnd lost;
   lost.code = kLostHere;
-  const Roster::Turn stopped = run.hosts_here[0]->Next(lost, [&] { return asked = true; });
+  const Roster::Turn stopped = run.hosts_here[0]->Next(
+      lost, [&] { return asked = true; }, kNo);
   CHECK(asked);
   CHECK(stopped.over);
   CHECK(stopped.code == kStoppedHere);
+}
+
+TEST_CASE("roster: a host that waits alone ends well once the run has come to its end without it") {
+  Rosters run(2, 2);
+  run.Start(0);
+  const auto begin = Clock::now();
+  const Roster::Turn turn = run.hosts_here[0]->Next(
+      std::nullopt, kNo, [&] { return Clock::now() - begin > std::chrono::milliseconds(300); });
+  CHECK(turn.over);
+  CHECK(turn.code == 0);
+  CHECK(turn.text == "the run has come to its end while this host was not there");
+  CHECK(Clock::now() - begin < run.options.table.patience / 2);
 }
 
 }  // namespace engine::launch

@@ -110,6 +110,10 @@ TEST_CASE("study: mistakes are told at their place, with what would be right") {
         "1:1: study.base is required | the path of a recipe, relative to the study");
   check("[study]\n" + variant, "1:1: study.base is required | the path of a recipe, relative to the study");
   check(kHead, "1:1: a study needs variants | one of [variants.NAME], [grid] and [one_at_a_time]");
+  check(kHead + "[variants.v]\ncheckpoint.upload = \"s3://runs/all\"\n",
+        "5:11: variant 'v' keeps its checkpoints in s3://runs/all, which is a place for one run, and a study "
+        "has several | "
+        "checkpoint.upload = \"\" keeps those of each run in its folder");
   check("[study]\nbase = 3\n" + variant, "2:8: study.base must be a path, found the integer 3");
   check(kHead + "seed = [1]\n" + variant, "5:1: unknown key 'seed' in [study] | did you mean 'seeds'?");
   check(kHead + "[variant.v]\n", "5:2: unknown section 'variant' of a study | did you mean 'variants'?");

@@ -2,18 +2,20 @@
 // guard.skip_iterations. What is bad is put into the numbers that clip_factor reads.
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <thread>
 #include <utility>
 
+#include "engine/base/memory_copies.h"
 #include "engine/train/outcome.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
 namespace {
 
-enum class Injected { kNan, kNanOnce, kLossSpike, kNormSpike, kStop };
+enum class Injected { kNan, kNanOnce, kLossSpike, kNormSpike, kStop, kFail, kFailAgain };
 
 // What happens in which iterations, from 1.
 using Injections = std::map<std::int64_t, Injected>;
@@ -41,6 +43,11 @@ class FaultyClip final : public backend::LaunchAround {
       case Injected::kStop:
         std::raise(SIGTERM);
         break;
+      case Injected::kFailAgain:  // when it is trained once more
+        if (!std::exchange(came_, true)) break;
+        [[fallthrough]];
+      case Injected::kFail:
+        return Unavailable("this rank has failed");
     }
     return LaunchAround::Run(context);
   }
@@ -318,6 +325,57 @@ TEST_CASE("guard: a run that is stopped anywhere, and resumed, is the undisturbe
     REQUIRE_MESSAGE(second.status.ok(), Message(second.status));
     CHECK((TensorsOf(out, kLast) == TensorsOf(folder / "whole", kLast)));
   }
+}
+
+TEST_CASE("guard: ranks that go on from memory judge as before, also behind a return to a checkpoint") {
+  const GuardFolder folder;
+  folder.RunByHand("7");
+  const recipe::Recipe recipe =
+      folder.Recipe({"guard.on_spike=skip", "guard.spike_window=3", "guard.spike_loss=50",
+                     "checkpoint.memory=true", "checkpoint.memory_interval=1"});
+  struct Case {
+    Injections first, second;
+    std::int64_t resumed;  // after that iteration, from memory; 0: from the disk
+    const char* what;
+  };
+  for (const Case& row : {
+           Case{{{6, Injected::kFail}},
+                {{7, Injected::kLossSpike}},
+                5,
+                "before the spike, with a window that is full"},
+           Case{{{7, Injected::kLossSpike}, {11, Injected::kFail}}, {}, 10, "behind the return"},
+           Case{{{7, Injected::kLossSpike}, {5, Injected::kFailAgain}},
+                {{7, Injected::kLossSpike}},
+                0,
+                "just behind the return, where copies are of iterations that were left"},
+       }) {
+    CAPTURE(row.what);
+    const std::string out = folder / row.what;
+    const MemoryFiles files(2);
+    const RunOptions options = {.out = out, .memory_files = files.numbers};
+    const RunResult first = RunCaught(recipe, options, FaultyDevice(row.first));
+    REQUIRE(Contains(Message(first.status), "this rank has failed"));
+    for (const int file : files.numbers) CHECK(MemoryCopies::In(file).empty() == (row.resumed == 0));
+    const RunResult second = RunCaught(recipe, options, FaultyDevice(row.second));
+    REQUIRE_MESSAGE(second.status.ok(), Message(second.status));
+    const std::string from_memory =
+        fmt::format("resumed from the hosts' memory after iteration {}\n", row.resumed);
+    CHECK_MESSAGE(Contains(second.output, from_memory) == (row.resumed > 0), second.output);
+    CheckSame(out, folder / "by hand");
+    // A run that knows nothing of its return meets the spike again, and goes back once more.
+    CHECK(Returns(out).size() == (row.resumed > 0 ? 1 : 2));
+  }
+  // A copy beside which nothing is remembered does not count.
+  const std::string out = folder / "forgotten";
+  const MemoryFiles files(2);
+  const RunOptions options = {.out = out, .memory_files = files.numbers};
+  REQUIRE_FALSE(RunCaught(recipe, options, FaultyDevice({{6, Injected::kFail}})).status.ok());
+  for (const auto& note : std::filesystem::directory_iterator(out + "/guard"))
+    data::WriteFile(note.path(), "{}");
+  const RunResult second = RunCaught(recipe, options, FaultyDevice({{7, Injected::kLossSpike}}));
+  REQUIRE_MESSAGE(second.status.ok(), Message(second.status));
+  CHECK(Contains(second.output, "/iteration_0000004 after iteration 4"));
+  CheckSame(out, folder / "by hand");
 }
 
 TEST_CASE("guard: a bad iteration is trained once more, and what it is then decides") {

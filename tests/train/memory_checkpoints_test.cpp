@@ -1,9 +1,6 @@
 // Runs that go on from their hosts' memory after a failure.
 #include "engine/train/memory_checkpoints.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "engine/executor/memory_checkpoint.h"
@@ -13,17 +10,6 @@ namespace engine::train::testing {
 namespace {
 
 using executor::MemoryCheckpoint;
-
-// Files that outlive ranks, as a supervisor has them.
-struct MemoryFiles {
-  explicit MemoryFiles(std::int64_t ranks) {
-    for (std::int64_t rank = 0; rank < ranks; ++rank) numbers.push_back(memfd_create("state", MFD_CLOEXEC));
-  }
-  ~MemoryFiles() {
-    for (const int number : numbers) close(number);
-  }
-  std::vector<int> numbers;
-};
 
 std::vector<std::string> KeepingSets(const std::vector<std::string>& more) {
   std::vector<std::string> sets = {"training.iterations=8",        "evaluation.interval=0",

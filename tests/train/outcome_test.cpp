@@ -55,7 +55,26 @@ TEST_CASE("outcome: what did not fail, another run's folder, and a folder withou
   const absl::StatusOr<RunLock> other = RunLock::Take(out.path());
   REQUIRE(other.ok());
   FinishOutcome(out.path(), 9, "killed", true);
-  CHECK(out.entries() == 1);
+  CHECK(out.entries() == 2);  // with holder.json, of the lock
+}
+
+TEST_CASE("outcome: a run has finished where it says so, and the checkpoint of its end is there") {
+  const data::TempDir out;
+  const auto says = [&](Outcome::Kind kind) {
+    REQUIRE(WriteOutcome(out.path(), {.kind = kind, .iteration = 9, .iterations = 9}).ok());
+  };
+  CHECK_FALSE(HasFinished(out.path(), 9));
+  says(Outcome::Kind::kFinished);
+  CHECK_FALSE(HasFinished(out.path(), 9));  // its checkpoints were removed, so that it begins anew
+  std::filesystem::create_directories(out / "checkpoints/iteration_0000009");
+  CHECK(HasFinished(out.path(), 9));
+  CHECK_FALSE(HasFinished(out.path(), 10));
+  says(Outcome::Kind::kStopped);
+  CHECK_FALSE(HasFinished(out.path(), 9));
+  data::WriteFile(out / "outcome.json", "{\"outcome\": 7}");
+  CHECK_FALSE(HasFinished(out.path(), 9));
+  data::WriteFile(out / "outcome.json", "no JSON");
+  CHECK_FALSE(HasFinished(out.path(), 9));
 }
 
 }  // namespace engine::train

@@ -1,6 +1,9 @@
 // Whole runs in a temporary folder: a data set, a recipe, what the run printed and left behind.
 #pragma once
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <doctest/doctest.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -112,6 +115,17 @@ inline RunResult MustRunAndNote(const recipe::Recipe& recipe, const std::string&
 inline std::string MustRun(const recipe::Recipe& recipe, const std::string& out) {
   return MustRunAndNote(recipe, out).output;
 }
+
+// Files that outlive ranks, as a supervisor has them.
+struct MemoryFiles {
+  explicit MemoryFiles(std::int64_t ranks) {
+    for (std::int64_t rank = 0; rank < ranks; ++rank) numbers.push_back(memfd_create("state", MFD_CLOEXEC));
+  }
+  ~MemoryFiles() {
+    for (const int number : numbers) close(number);
+  }
+  std::vector<int> numbers;
+};
 
 inline std::vector<nlohmann::json> Metrics(const std::string& out) {
   std::vector<nlohmann::json> lines;

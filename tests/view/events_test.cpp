@@ -86,6 +86,27 @@ TEST_CASE("events: a run that goes on with another number of ranks") {
                       [](const std::string& event) { return event.starts_with("ranks "); }) == 2);
 }
 
+TEST_CASE("events: returns to a checkpoint, with or without an iteration that is left out") {
+  const MadeUpRun run;
+  const auto back = [](std::int64_t iteration, double ended_s, std::int64_t bad, std::int64_t rewinds) {
+    return fmt::format(
+        R"({{"iteration":{},"timestamp":"{}","rewinds":{},"bad_iteration":{},"resumed_iteration":{}}})"
+        "\n",
+        iteration, Stamp(kBegin + ended_s), rewinds, bad, iteration);
+  };
+  const std::string text = IterationLine(1, 0.5, "") + IterationLine(2, 1.0, "") + back(2, 3.0, 5, 0) +
+                           back(2, 6.0, 5, 1) + IterationLine(6, 7.0, "");
+  const RunReader reader = ReaderOfEvents(run, text);
+  const std::vector<std::string> texts = TextsOf(reader.view());
+  const auto holds = [&](const char* event) { return std::count(texts.begin(), texts.end(), event) == 1; };
+  CHECK(holds("rewind 2 at 3.00 for 0.00: back from iteration 5"));
+  CHECK(holds("rewind 2 at 6.00 for 0.00: back from iteration 5 (rewind 1)"));
+  CHECK(reader.view().returns == 2);
+  // The time that it took, with what was gone back over, is no training.
+  CHECK(holds("interruption 2 at 1.00 for 5.50: resumed after 5.5 s"));
+  CHECK(reader.view().last.iteration == 6);
+}
+
 TEST_CASE("events: iterations without an update in a row are one, and numbers that are not finite one") {
   const MadeUpRun run;
   std::string text = IterationLine(1, 0.5, R"(,"skipped_iterations":1)");

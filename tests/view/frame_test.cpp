@@ -169,6 +169,22 @@ TEST_CASE("frame: how much of a long file is read, and iterations without an upd
   CHECK(LineWith(text, "loss scale").starts_with("loss scale     1024, 1 iterations skipped"));
 }
 
+TEST_CASE("frame: a run that went back to a checkpoint says so") {
+  const InUtc utc;
+  const MadeUpRun run;
+  const std::string before = MetricsText().RunTo(30).text();
+  const FrameOptions options = {.columns = 100, .rows = 40, .now_unix_s = testing::kBegin + 60};
+  const auto frame = [&](const std::string& text) {
+    return TextOf(RunFrame(ReaderOf(run, text).view(), options), options);
+  };
+  CHECK(LineWith(frame(before), "went back").empty());
+  const std::string back = R"({"iteration":30,"rewinds":1,"bad_iteration":37})";
+  CHECK(LineWith(frame(before + back + "\n"), "went back")
+            .ends_with("1 time; the last from iteration 37 to 30"));
+  CHECK(LineWith(frame(before + back + "\n" + back + "\n"), "went back")
+            .ends_with("2 times; the last from iteration 37 to 30"));
+}
+
 TEST_CASE("frame: a table has no column that says nothing, and clocks tell the day where it is another") {
   const InUtc utc;
   const MadeUpRun run;
