@@ -109,10 +109,20 @@ absl::Status CheckLayout(const recipe::Recipe& recipe) {
         "generate.invariant asks for",
         of.tp);
   }
-  if (of.dp * of.cp * of.ep == 1) return absl::OkStatus();
+  if (of.cp == 1) return absl::OkStatus();
   return InvalidArgument(
-      "generation runs on a layout of tp and pp alone, and dp = {}, cp = {}, ep = {} are not 1", of.dp, of.cp,
-      of.ep);
+      "generation has every token of a sequence on one rank, and with cp = {} each has a part of it: cp = 1, "
+      "and dp or ep for more ranks",
+      of.cp);
+}
+
+absl::Status CheckSlots(std::int64_t slots, std::int64_t ranks) {
+  constexpr std::int64_t kMostSlots = 1024;  // of a rank
+  if (slots < 1 || slots > kMostSlots * ranks)
+    return InvalidArgument("{} sequences at a time: 1 to {} are possible", slots, kMostSlots * ranks);
+  if (slots % ranks == 0) return absl::OkStatus();
+  return InvalidArgument("{} sequences at a time are no equal parts for the {} ranks of dp · ep: {} are",
+                         slots, ranks, slots + ranks - slots % ranks);
 }
 
 // What the graphs of all steps of generation are made by.
@@ -137,7 +147,8 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of
                                                       const plan::Form& form) {
   ASSIGN_OR_RETURN(const graph::Graph evaluate, EvaluationOf(of, {form.samples, form.tokens}));
   constexpr std::int64_t kLogitBytes = SizeOf(DType::kF32);
-  const std::int64_t rows = of.shape.logits_bytes / (form.samples * of.policy.vocab_rows * kLogitBytes);
+  const std::int64_t samples = form.samples / SlotRanks(of.recipe);
+  const std::int64_t rows = of.shape.logits_bytes / (samples * of.policy.vocab_rows * kLogitBytes);
   ASSIGN_OR_RETURN(graph::Graph graph,
                    model::ForGeneration(evaluate, whole,
                                         {.begins = form.kind == plan::ProgramKind::kPrefill,
@@ -149,13 +160,25 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of
 
 }  // namespace
 
+std::int64_t SlotRanks(const recipe::Recipe& recipe) { return recipe.parallelism.dp * recipe.parallelism.ep; }
+
+void SetForGeneration(recipe::Recipe* recipe) {
+  recipe->parallelism.cp = 1;
+  recipe->parallelism.sequence_parallel = false;
+  recipe->parallelism.expert_tp = 0;  // 1 is of sequence parallelism
+  recipe->parallelism.zero_stage = 0;
+  recipe->training.micro_batch = 1;
+  recipe->training.global_batch = SlotRanks(*recipe);
+  recipe->training.rampup = {};
+  recipe->data.documents = "across";  // a sequence is one document
+}
+
 absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options,
                                              const GenerationShape& shape) {
   RETURN_IF_ERROR(CheckLayout(recipe));
-  constexpr std::int64_t kMostSlots = 1024;
-  if (shape.slots < 1 || shape.slots > kMostSlots)
-    return InvalidArgument("{} sequences at a time: 1 to {} are possible", shape.slots, kMostSlots);
+  const std::int64_t ranks = SlotRanks(recipe);
+  RETURN_IF_ERROR(CheckSlots(shape.slots, ranks));
   compile::CompileOptions generates = options;
   generates.training = false;
   generates.evaluation = false;
@@ -164,11 +187,11 @@ absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
   ASSIGN_OR_RETURN(const graph::Graph whole, EvaluationOf(inputs, {1, shape.context}));
   std::vector<compile::GenerationGraph> graphs;
   for (const std::int64_t tokens : shape.prefill_tokens) {
-    const plan::Form form = {.kind = plan::ProgramKind::kPrefill, .samples = 1, .tokens = tokens};
+    const plan::Form form = {.kind = plan::ProgramKind::kPrefill, .samples = ranks, .tokens = tokens};
     ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(inputs, whole, form));
   }
   for (const std::int64_t batch : shape.decode_batches) {
-    const plan::Form form = {.kind = plan::ProgramKind::kDecode, .samples = batch, .tokens = 1};
+    const plan::Form form = {.kind = plan::ProgramKind::kDecode, .samples = batch * ranks, .tokens = 1};
     ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(inputs, whole, form));
   }
   ASSIGN_OR_RETURN(compile::Compiled compiled,

@@ -285,7 +285,7 @@ class Rewriter {
         forgets ? std::min(step_.context, (window + kRowMultiple - 1) / kRowMultiple * kRowMultiple)
                 : step_.context;
     graph::TensorType of_cache{.shape = {step_.slots, rows}, .dtype = type.dtype, .dims = {}};
-    of_cache.dims = {graph::Dim::kOther, graph::Dim::kOther};
+    of_cache.dims = {graph::Dim::kSample, graph::Dim::kOther};  // a slot lies where its sequence's samples do
     for (int dim = 2; dim < type.shape.rank(); ++dim) of_cache.Append(type, dim);
     return to_.AddState(fmt::format("{}.{}", node.name, what), of_cache,
                         {.life = graph::Lifetime::kSession, .folder = "cache", .split = true});
