@@ -1,8 +1,7 @@
 // Slots over the ranks of dp and ep: prompts, steps and whole answers are those of one rank, whichever rank holds a slot.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <memory>
+#include <array>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,14 +64,15 @@ std::vector<ModelOnRanks> Models() {
        {{.ep = 4}}}};
 }
 
-// Sequences that are a stretch of the same tokens each, in slots of a decoder.
+// Sequences in slots of a decoder: in even slots the first tokens of one text, in odd slots those of another.
 class Stretches {
  public:
   explicit Stretches(const recipe::Recipe& recipe, const RankLayout& layout, std::int64_t slots)
-      : tokens_(RandomTokens(recipe.data.sequence_length, recipe.model.vocab)),
-        whole_(WholeLogits(recipe, tokens_)),
-        run_(OnRanks(recipe, layout), slots),
-        held_(static_cast<std::size_t>(run_.decoder->slots()), 0) {}
+      : run_(OnRanks(recipe, layout), slots), held_(static_cast<std::size_t>(run_.decoder->slots()), 0) {
+    tokens_[0] = RandomTokens(recipe.data.sequence_length, recipe.model.vocab);
+    tokens_[1].assign(tokens_[0].rbegin(), tokens_[0].rend());
+    for (const std::size_t text : {0, 1}) whole_[text] = WholeLogits(recipe, tokens_[text]);
+  }
 
   Decoder& decoder() { return *run_.decoder; }
 
@@ -83,17 +83,19 @@ class Stretches {
   void Begin(const std::vector<Prompt>& prompts) {
     std::vector<Decoder::Prompt> all;
     for (const Prompt& prompt : prompts)
-      all.push_back({.slot = prompt.slot,
-                     .tokens = std::span(tokens_).first(static_cast<std::size_t>(prompt.count)),
-                     .rows = prompt.rows,
-                     .temperature = 0.5 + static_cast<double>(prompt.slot)});
+      all.push_back(
+          {.slot = prompt.slot,
+           .tokens =
+               std::span(tokens_[TextOfSlot(prompt.slot)]).first(static_cast<std::size_t>(prompt.count)),
+           .rows = prompt.rows,
+           .temperature = 0.5 + static_cast<double>(prompt.slot)});
     REQUIRE(decoder().Prefill(all).ok());
     std::int64_t row = 0;
     std::vector<float> logits;
     for (const Prompt& prompt : prompts) {
       CAPTURE(prompt.slot);
       REQUIRE(decoder().ReadLogits(row, prompt.rows, &logits).ok());
-      CheckRows(logits, whole_, prompt.count - prompt.rows, decoder().vocabulary());
+      CheckRows(logits, whole_[TextOfSlot(prompt.slot)], prompt.count - prompt.rows, decoder().vocabulary());
       row += prompt.rows;
       // Of all rows at once, so that rows are of the prompt that they are said to be.
       std::vector<float> until;
@@ -108,8 +110,8 @@ class Stretches {
     std::vector<double> temperatures;
     for (const std::int64_t slot : slots) {
       temperatures.push_back(1 + static_cast<double>(slot));
-      next.push_back({slot, tokens_[static_cast<std::size_t>(held_[static_cast<std::size_t>(slot)])],
-                      temperatures.back()});
+      const auto held = static_cast<std::size_t>(held_[static_cast<std::size_t>(slot)]);
+      next.push_back({slot, tokens_[TextOfSlot(slot)][held], temperatures.back()});
     }
     std::vector<float> logits;
     REQUIRE(decoder().StepAndRead(next, &logits).ok());
@@ -118,13 +120,16 @@ class Stretches {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       CAPTURE(slots[i]);
       const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
-      CheckRows({begin, begin + vocab}, whole_, held_[static_cast<std::size_t>(slots[i])]++, vocab);
+      CheckRows({begin, begin + vocab}, whole_[TextOfSlot(slots[i])],
+                held_[static_cast<std::size_t>(slots[i])]++, vocab);
     }
   }
 
  private:
-  std::vector<std::int32_t> tokens_;
-  std::vector<float> whole_;
+  static std::size_t TextOfSlot(std::int64_t slot) { return static_cast<std::size_t>(slot % 2); }
+
+  std::array<std::vector<std::int32_t>, 2> tokens_;
+  std::array<std::vector<float>, 2> whole_;
   Generating run_;
   std::vector<std::int64_t> held_;  // tokens, by slot
 };
