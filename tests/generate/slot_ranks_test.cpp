@@ -252,6 +252,38 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("slot ranks: invariant, the bits of logits and of their sums are those of one rank") {
+  recipe::Recipe recipe = plan::TinyRecipe(true, {"model.layers=2", "data.sequence_length=48"});
+  recipe.generate.invariant = true;
+  const std::vector<std::int32_t> tokens = RandomTokens(48, recipe.model.vocab);
+  const std::span<const std::int32_t> all(tokens);
+  std::vector<std::vector<float>> told;
+  for (const RankLayout& layout : {RankLayout{}, RankLayout{.dp = 2}, RankLayout{.dp = 2, .pp = 2}}) {
+    const Generating run(OnRanks(recipe, layout), 4);
+    std::vector<float>& numbers = told.emplace_back();
+    std::vector<float> logits;
+    const auto append = [&](std::int64_t rows) {
+      REQUIRE(run.decoder->ReadLogits(0, rows, &logits).ok());
+      numbers.insert(numbers.end(), logits.begin(), logits.end());
+      const absl::StatusOr<std::vector<float>> sums = run.decoder->ReadLogSums(0, rows);
+      REQUIRE(sums.ok());
+      REQUIRE(std::ssize(*sums) == rows);
+      numbers.insert(numbers.end(), sums->begin(), sums->end());
+    };
+    for (const Decoder::Prompt& prompt : {Decoder::Prompt{.slot = 3, .tokens = all.first(20), .rows = 20},
+                                          Decoder::Prompt{.slot = 0, .tokens = all.first(7), .rows = 2}}) {
+      REQUIRE(run.decoder->Prefill({&prompt, 1}).ok());
+      append(prompt.rows);
+    }
+    for (std::size_t i = 0; i < 5; ++i) {
+      REQUIRE(run.decoder->Step(std::vector<Decoder::Next>{{3, tokens[20 + i]}, {0, tokens[7 + i]}}).ok());
+      append(2);
+    }
+  }
+  CHECK(told[0] == told[1]);
+  CHECK(told[0] == told[2]);
+}
+
 TEST_CASE("slot ranks: a rank has the caches of its own slots, in the plan's bytes") {
   const recipe::Recipe recipe =
       OfFamily("mixtral-8x7b", "D = 32, L = 2, H = 4, K = 2, E = 8, F = 32, X = 8, V = 300");
