@@ -58,6 +58,9 @@ void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
           "Split its matrices and heads over so many devices of this machine (tensor parallelism)");
   AddAxis(command, "--pp", &arguments->shape.pp,
           "Put its layers on so many groups of devices, one behind the other (pipeline parallelism)");
+  AddAxis(command, "--cp", &arguments->shape.cp,
+          "Split the tokens of a prompt over so many devices, each of which has its caches (context "
+          "parallelism)");
   AddAxis(command, "--ep", &arguments->shape.ep,
           "Split its slots and its experts over so many devices, which exchange tokens (expert parallelism)");
   command->add_flag(

@@ -159,11 +159,11 @@ int WriteTrace(const plan::Plan& plan, const recipe::Recipe& recipe, const std::
   return Write(predict::ChromeTrace(events, "predicted"), path);
 }
 
-// The plan of generation with so many sequences of the recipe's length, on its dp, tp, pp and ep.
+// The plan of generation with so many sequences of the recipe's length, in its layout.
 int PrintGeneration(recipe::Recipe recipe, const PlanArguments& arguments) {
   driver::SetForGeneration(&recipe);
   const driver::GenerationShape shape =
-      generate::ShapeFor(arguments.slots, recipe.data.sequence_length, driver::SlotRanks(recipe));
+      generate::ShapeFor(arguments.slots, recipe.data.sequence_length, recipe.parallelism);
   const absl::StatusOr<plan::Plan> plan =
       driver::CompileGeneration(recipe, {.profile = ProfileOf(recipe)}, shape);
   if (!plan.ok()) {
@@ -241,7 +241,7 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   command
       ->add_option("--generate", arguments->slots,
                    "The plan of generation instead, with so many sequences at a time of data.sequence_length "
-                   "tokens at most, on the recipe's dp, tp, pp and ep")
+                   "tokens at most, in the recipe's layout")
       ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->excludes(passes)

@@ -26,8 +26,9 @@ std::string MemoryText(const plan::Plan& plan) {
 std::string GenerationText(const plan::Plan& plan, const recipe::Recipe& recipe, std::int64_t slots) {
   const std::int64_t dp = plan.mesh.size(plan::Axis::kDp);
   const std::int64_t ep = plan.mesh.size(plan::Axis::kEp);
-  std::string text = fmt::format("plan {}\n  mesh      dp {} · tp {} · pp {} · ep {}\n", plan.hash, dp,
-                                 plan.mesh.size(plan::Axis::kTp), plan.mesh.pp, ep);
+  std::string text =
+      fmt::format("plan {}\n  mesh      dp {} · tp {} · pp {} · cp {} · ep {}\n", plan.hash, dp,
+                  plan.mesh.size(plan::Axis::kTp), plan.mesh.pp, plan.mesh.size(plan::Axis::kCp), ep);
   text += fmt::format("  slots     {} sequences at a time", slots);
   if (dp * ep > 1) text += fmt::format(", {} on each of the {} ranks of dp · ep", slots / (dp * ep), dp * ep);
   text += "\n";

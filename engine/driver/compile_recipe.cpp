@@ -109,11 +109,24 @@ absl::Status CheckLayout(const recipe::Recipe& recipe) {
         "generate.invariant asks for",
         of.tp);
   }
-  if (of.cp == 1) return absl::OkStatus();
-  return InvalidArgument(
-      "generation has every token of a sequence on one rank, and with cp = {} each has a part of it: cp = 1, "
-      "and dp or ep for more ranks",
-      of.cp);
+  if (recipe.generate.invariant && of.cp > 1) {
+    return InvalidArgument(
+        "with cp = {} each rank has a part of a prompt's sequence, and generate.invariant asks for whole "
+        "ones",
+        of.cp);
+  }
+  return absl::OkStatus();
+}
+
+// Of a prompt each rank of cp has two pieces, one from its beginning and one from its end.
+absl::Status CheckPrompts(const std::vector<std::int64_t>& prefill_tokens, std::int64_t cp) {
+  for (const std::int64_t tokens : prefill_tokens) {
+    if (cp == 1 || tokens % (2 * cp) == 0) continue;
+    return InvalidArgument(
+        "cp = {} cuts prompts into {} equal pieces, and {} tokens are none: a context of {} is", cp, 2 * cp,
+        tokens, tokens + 2 * cp - tokens % (2 * cp));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSlots(std::int64_t slots, std::int64_t ranks) {
@@ -163,7 +176,6 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of
 std::int64_t SlotRanks(const recipe::Recipe& recipe) { return recipe.parallelism.dp * recipe.parallelism.ep; }
 
 void SetForGeneration(recipe::Recipe* recipe) {
-  recipe->parallelism.cp = 1;
   recipe->parallelism.sequence_parallel = false;
   recipe->parallelism.expert_tp = 0;  // 1 is of sequence parallelism
   recipe->parallelism.zero_stage = 0;
@@ -179,6 +191,7 @@ absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
   RETURN_IF_ERROR(CheckLayout(recipe));
   const std::int64_t ranks = SlotRanks(recipe);
   RETURN_IF_ERROR(CheckSlots(shape.slots, ranks));
+  RETURN_IF_ERROR(CheckPrompts(shape.prefill_tokens, recipe.parallelism.cp));
   compile::CompileOptions generates = options;
   generates.training = false;
   generates.evaluation = false;

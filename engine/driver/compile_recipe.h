@@ -43,12 +43,12 @@ struct GenerationShape {
 // How many ranks have sequences of their own: dp · ep.
 std::int64_t SlotRanks(const recipe::Recipe& recipe);
 
-// Takes out of the recipe what is of training alone, so that it says one sequence at a time on each of those ranks: cp, sequence
-// parallelism and ZeRO's shards, which leave dp, tp, pp and ep; batches, and documents side by side.
+// Takes out of the recipe what is of training alone, so that it says one sequence at a time on each of those ranks: sequence parallelism and
+// ZeRO's shards, batches, and documents side by side.
 void SetForGeneration(recipe::Recipe* recipe);
 
-// A plan whose programs are steps of generation (model/generation.h), verified. Errors as CompileRecipe's; also cp above 1, slots
-// that dp · ep does not divide, and a model that cannot generate token by token.
+// A plan whose programs are steps of generation (model/generation.h), verified. Errors as CompileRecipe's; also slots that
+// dp · ep does not divide, prompts that 2 · cp does not divide, and a model that cannot generate token by token.
 absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options,
                                              const GenerationShape& shape);

@@ -258,22 +258,27 @@ class CachedDecoder : public Decoder {
       const std::vector<std::int32_t>& numbers = feed_.Of(input);
       ENGINE_CHECK(host.logical.elements() == std::ssize(numbers), "{} of {} numbers", input,
                    host.logical.elements());
-      const std::int64_t of_sample = host.shape.elements(1, host.shape.rank());
-      std::copy_n(numbers.begin() + FirstSample(host) * of_sample, host.shape.elements(),
-                  host.as<std::int32_t>());
+      const std::int64_t held = host.shape.elements(1, host.shape.rank());
+      const std::int64_t of_sample = host.logical.elements(1, host.logical.rank());
+      for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
+        const std::int64_t token = held > 1 ? LogicalIndex(host.extent.dims[1], i % held) : 0;
+        const std::int64_t at = (FirstSample(host) + i / held) * of_sample + token;
+        host.as<std::int32_t>()[i] = numbers[static_cast<std::size_t>(at)];
+      }
       return absl::OkStatus();
     };
     return ranks_.Run([&](executor::RankExecutor& rank) { return rank.Generate(form_, feed); });
   }
 
-  // A rank has whole samples, one behind the other.
+  // Of the samples, one behind the other, that a rank has.
   static std::int64_t FirstSample(const TensorView& view) { return view.extent.dims[0].front().start; }
 
-  // Calls body(rank) for the ranks that have parts of the logits.
+  // Calls body(rank) for the ranks that have parts of the logits. Ranks of cp have the same.
   template <typename Body>
   absl::Status ForEachLast(const Body& body) {
     for (const std::unique_ptr<executor::RankExecutor>& rank : ranks_.executors()) {
       if (rank->stage().chunks.back().end_unit != static_cast<std::int32_t>(plan_.units.size())) continue;
+      if (rank->coordinates().axis[static_cast<std::size_t>(plan::Axis::kCp)] > 0) continue;
       RETURN_IF_ERROR(body(*rank));
     }
     return absl::OkStatus();
@@ -363,13 +368,18 @@ class CachedDecoder : public Decoder {
 
 }  // namespace
 
-driver::GenerationShape ShapeFor(std::int64_t slots, std::int64_t context, std::int64_t ranks) {
+driver::GenerationShape ShapeFor(std::int64_t slots, std::int64_t context,
+                                 const recipe::Parallelism& layout) {
   constexpr std::int64_t kLeastPrompt = 16;
-  const std::int64_t of_rank = (slots + ranks - 1) / ranks;
-  return {.slots = of_rank * ranks,
+  const auto rounded_up = [](std::int64_t count, std::int64_t multiple) {
+    return (count + multiple - 1) / multiple * multiple;
+  };
+  const std::int64_t ranks = layout.dp * layout.ep;
+  const std::int64_t all = rounded_up(slots, ranks);
+  return {.slots = all,
           .context = context,
-          .prefill_tokens = Doubling(kLeastPrompt, context),
-          .decode_batches = Doubling(1, of_rank)};
+          .prefill_tokens = Doubling(rounded_up(kLeastPrompt, 2 * layout.cp), context),
+          .decode_batches = Doubling(1, all / ranks)};
 }
 
 std::unique_ptr<Decoder> MakeCachedDecoder(const plan::Plan& plan, state::Ranks& ranks,

@@ -62,6 +62,7 @@ absl::Status SetShape(const ModelShape& shape, recipe::Recipe* recipe) {
   set("--dp", shape.dp, &recipe->parallelism.dp);
   set("--tp", shape.tp, &recipe->parallelism.tp);
   set("--pp", shape.pp, &recipe->parallelism.pp);
+  set("--cp", shape.cp, &recipe->parallelism.cp);
   set("--ep", shape.ep, &recipe->parallelism.ep);
   driver::SetForGeneration(recipe);
   if (shape.invariant && !recipe->generate.invariant) {
@@ -207,8 +208,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource
     recipe.cluster = {};
     recipe.precision.compute = "fp32";  // checkpoints hold fp32 weights whatever they were trained in
   }
-  const driver::GenerationShape shape =
-      ShapeFor(slots, recipe.data.sequence_length, driver::SlotRanks(recipe));
+  const driver::GenerationShape shape = ShapeFor(slots, recipe.data.sequence_length, recipe.parallelism);
   absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
   // A model that does not go token by token is evaluated over its whole window for each.
   const bool has_caches = plan.status().code() != absl::StatusCode::kUnimplemented;

@@ -22,8 +22,8 @@ struct ModelShape {
   std::int64_t context =
       0;  // tokens that a sequence may have; 0: a run's training sequence, or what a Hugging Face model is made
           // for, but no more than 1,024
-  std::int64_t dp = 1, tp = 1, pp = 1, ep = 1;  // the layout
-  bool invariant = false;                       // generate.invariant, whatever the recipe says of it
+  std::int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1;  // the layout
+  bool invariant = false;                               // generate.invariant, whatever the recipe says of it
 };
 
 // What a folder says of its model, before weights are read: one checkpoint of a run, or the folder of a Hugging Face model.

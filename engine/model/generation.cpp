@@ -231,7 +231,10 @@ class Rewriter {
     const graph::Value& value = from_.value(id);
     ValueId& copy = copies_[static_cast<std::size_t>(id)];
     if (value.kind == ValueKind::kInput) {
-      copy = to_.AddInput(value.name, value.type);
+      graph::TensorType type = value.type;
+      if (!step_.begins && type.shape.rank() > 1)
+        type.dims.Set(1, graph::Dim::kOther);  // one token is not split
+      copy = to_.AddInput(value.name, type);
     } else if (value.kind == ValueKind::kParameter) {
       const graph::Parameter& parameter = *from_.FindParameter(id);
       copy = to_.AddParameter(value.name, value.type, parameter.logical_shape, parameter.initializer,

@@ -16,7 +16,7 @@
 //   take_tokens(x[B, S, D…], index[B, R] int32) → y[B, R, D…]
 //     y_br = x_b,index_br: the tokens whose logits are wanted.
 //
-// The cache is a state (graph/state.h), moved in place, and split with its heads; along an axis that splits samples a rank has the
+// The cache is a state (graph/state.h), moved in place, and split with its heads where an axis splits those of weights; along an axis that splits samples a rank has the
 // slots of its own samples, and the numbers in `slots` count from the first slot that the rank has. No gradients.
 #include <algorithm>
 
@@ -51,15 +51,11 @@ Work UpdateWork(TypeSpan inputs, TypeSpan, const Attributes&) { return {.bytes =
 // A cache lies as cached_attention wants it: whole only where its heads cannot be split, even if x is whole.
 std::vector<Signature> UpdateSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
-  const bool splits_heads = rule.parameters.Has(Dim::kHead);
-  std::vector<Signature> signatures;
-  if (inputs[0].shape.rank() == 4) {
-    const Placement heads = Placement::S(2);
-    signatures.push_back({{heads, heads, r, r}, {heads}});
-  }
-  if (!splits_heads) signatures.push_back(SampleSplit(4, 1));
-  signatures.push_back({{r, r, r, r}, {r}, splits_heads && inputs[0].shape.rank() == 4});
-  return signatures;
+  const Placement heads = Placement::S(2);
+  const Signature whole = {{r, r, r, r}, {r}};
+  if (!rule.parameters.Has(Dim::kHead)) return {SampleSplit(4, 1), whole};
+  if (inputs[0].shape.rank() == 3) return {whole};
+  return {{{heads, heads, r, r}, {heads}}, {whole.inputs, whole.outputs, /*fallback=*/true}};
 }
 
 constexpr std::size_t kKeys = 3, kValues = 4, kPositions = 5, kWeights = 7;  // inputs of cached_attention
@@ -116,12 +112,15 @@ std::vector<Signature> AttentionSignatures(TypeSpan inputs, const Attributes&, c
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   const bool splits_heads = rule.parameters.Has(Dim::kHead);
-  std::vector<Signature> signatures = {{{heads, heads, heads, heads, heads, r, r}, {heads, heads, heads}},
-                                       {{r, r, r, r, r, r, r}, {r, r, r}, splits_heads}};
-  if (!splits_heads) signatures.push_back(SampleSplit(kWeights, 3));
-  const std::size_t weights = inputs.size() - kWeights;
-  for (Signature& signature : signatures) signature.inputs.resize(kWeights + weights, r);
-  if (splits_heads) std::fill_n(signatures[0].inputs.begin() + kWeights, weights, Placement::S(0));
+  std::vector<Signature> signatures = {{{r, r, r, r, r, r, r}, {r, r, r}, splits_heads}};
+  if (splits_heads) {
+    signatures.insert(signatures.begin(), {{heads, heads, heads, heads, heads, r, r}, {heads, heads, heads}});
+  } else {
+    signatures.push_back(SampleSplit(kWeights, 3));
+  }
+  for (Signature& signature : signatures) signature.inputs.resize(inputs.size(), r);
+  if (splits_heads)
+    std::fill(signatures[0].inputs.begin() + kWeights, signatures[0].inputs.end(), Placement::S(0));
   return signatures;
 }
 

@@ -73,11 +73,10 @@ Work Cost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
-  const bool splits_heads = rule.parameters.Has(Dim::kHead);
-  std::vector<Signature> signatures = {{{heads, heads, r, r, r, r, r, r}, {heads, r, r}},
-                                       {{r, r, r, r, r, r, r, r}, {r, r, r}, splits_heads}};
-  if (!splits_heads) signatures.push_back(SampleSplit(kInputs, 3));
-  return signatures;
+  const Signature whole = {{r, r, r, r, r, r, r, r}, {r, r, r}};
+  if (!rule.parameters.Has(Dim::kHead)) return {SampleSplit(kInputs, 3), whole};
+  return {{{heads, heads, r, r, r, r, r, r}, {heads, r, r}},
+          {whole.inputs, whole.outputs, /*fallback=*/true}};
 }
 
 }  // namespace

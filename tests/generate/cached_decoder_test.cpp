@@ -292,10 +292,10 @@ TEST_CASE("cached decoder: what a model must have, one error each") {
     REQUIRE(!plan.ok());
     return Message(plan.status());
   };
-  CHECK(error_of(plan::TinyRecipe(true, {"parallelism.cp=2"})) ==
-        "generation has every token of a sequence on one rank, and with cp = 2 each has a part of it: cp = "
-        "1, and "
-        "dp or ep for more ranks");
+  recipe::Recipe in_parts = plan::TinyRecipe(true, {"parallelism.cp=2"});
+  in_parts.data.sequence_length = 30;
+  CHECK(error_of(in_parts) ==
+        "cp = 2 cuts prompts into 4 equal pieces, and 30 tokens are none: a context of 32 is");
   CHECK(error_of(plan::TinyRecipe(true, {"parallelism.dp=2"})) ==
         "1 sequences at a time are no equal parts for the 2 ranks of dp · ep: 2 are");
   recipe::Recipe longer = plan::TinyRecipe(false, {"training.global_batch=1"});

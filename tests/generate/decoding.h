@@ -104,7 +104,7 @@ inline std::vector<float> WholeLogits(recipe::Recipe recipe, const std::vector<s
 
 struct Generating {
   explicit Generating(const recipe::Recipe& recipe, std::int64_t slots = 3)
-      : Generating(recipe, ShapeFor(slots, recipe.data.sequence_length, driver::SlotRanks(recipe))) {}
+      : Generating(recipe, ShapeFor(slots, recipe.data.sequence_length, recipe.parallelism)) {}
   Generating(const recipe::Recipe& recipe, const driver::GenerationShape& of) : shape(of) {
     absl::StatusOr<plan::Plan> compiled =
         driver::CompileGeneration(recipe, {.profile = device.profile}, shape);

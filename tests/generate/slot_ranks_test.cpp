@@ -1,6 +1,7 @@
 // Slots over the ranks of dp and ep: prompts, steps and whole answers are those of one rank, whichever rank holds a slot.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -22,17 +23,19 @@ using testing::RandomTokens;
 using testing::WholeLogits;
 
 struct RankLayout {
-  std::int64_t dp = 1, tp = 1, pp = 1, ep = 1;
+  std::int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1;
 };
 
 std::string TextOf(const RankLayout& layout) {
-  return fmt::format("dp {} · tp {} · pp {} · ep {}", layout.dp, layout.tp, layout.pp, layout.ep);
+  return fmt::format("dp {} · tp {} · pp {} · cp {} · ep {}", layout.dp, layout.tp, layout.pp, layout.cp,
+                     layout.ep);
 }
 
 recipe::Recipe OnRanks(recipe::Recipe recipe, const RankLayout& layout) {
   recipe.parallelism.dp = layout.dp;
   recipe.parallelism.tp = layout.tp;
   recipe.parallelism.pp = layout.pp;
+  recipe.parallelism.cp = layout.cp;
   recipe.parallelism.ep = layout.ep;
   driver::SetForGeneration(&recipe);
   return recipe;
@@ -49,14 +52,25 @@ std::vector<ModelOnRanks> Models() {
   return {
       {"dense",
        plan::TinyRecipe(true, {"model.layers=2", "data.sequence_length=48"}),
-       {{.dp = 2}, {.dp = 2, .pp = 2}, {.dp = 2, .tp = 2}, {.dp = 4}}},
+       {{.dp = 2},
+        {.dp = 2, .pp = 2},
+        {.dp = 2, .tp = 2},
+        {.dp = 4},
+        {.cp = 2},
+        {.dp = 2, .tp = 2, .cp = 2},
+        {.pp = 2, .cp = 4}}},
       {"mixtral-8x7b",
        OfFamily("mixtral-8x7b", "D = 32, L = 2, H = 4, K = 2, E = 8, F = 32, X = 8, V = 300"),
-       {{.ep = 2}, {.tp = 2, .ep = 2}, {.dp = 2}, {.dp = 2, .pp = 2}, {.dp = 2, .ep = 2}}},
+       {{.ep = 2},
+        {.tp = 2, .ep = 2},
+        {.dp = 2},
+        {.dp = 2, .pp = 2},
+        {.dp = 2, .ep = 2},
+        {.cp = 2, .ep = 2}}},
       {"deepseek-v2-lite",
        OfFamily("deepseek-v2-lite",
                 "D = 32, L = 3, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300"),
-       {{.ep = 2}, {.tp = 2, .ep = 2}, {.dp = 2}, {.pp = 2, .ep = 2}}},
+       {{.ep = 2}, {.tp = 2, .ep = 2}, {.dp = 2}, {.pp = 2, .ep = 2}, {.tp = 2, .cp = 2}}},
       {"deepseek-v3",
        OfFamily("deepseek-v3",
                 "D = 32, L = 3, J = 1, H = 4, Q = 24, C = 16, N = 8, R = 4, U = 6, F = 48, X = 16, W = 8, "
@@ -81,6 +95,10 @@ class Stretches {
     std::int64_t slot, count, rows;
   };
   void Begin(const std::vector<Prompt>& prompts) {
+    if (decoder().slot_ranks() == 1 && prompts.size() > 1) {
+      for (const Prompt& prompt : prompts) Begin({prompt});
+      return;
+    }
     std::vector<Decoder::Prompt> all;
     for (const Prompt& prompt : prompts)
       all.push_back(
@@ -138,12 +156,13 @@ TEST_CASE(
     "slot ranks: prompts at once, steps of some slots, and prompts and steps while others' ranks idle") {
   for (const ModelOnRanks& model : Models()) {
     for (const RankLayout& layout : model.layouts) {
-      CAPTURE(model.name);
+      CAPTURE(std::string(model.name));
       CAPTURE(TextOf(layout));
-      const std::int64_t ranks = layout.dp * layout.ep;
+      const std::int64_t ranks =
+          std::max<std::int64_t>(2, layout.dp * layout.ep);  // of slots below, even if one has all
       Stretches run(model.recipe, layout, 3 * ranks);
       CHECK(run.decoder().slots() == 3 * ranks);
-      CHECK(run.decoder().slot_ranks() == ranks);
+      CHECK(run.decoder().slot_ranks() == layout.dp * layout.ep);
       run.Begin(
           {{1, 11, 11}, {0, 30, 1}});  // unlike lengths, in two programs' sizes, beside ranks without any
       for (int i = 0; i < 3; ++i) run.Step({0, 1});
@@ -164,7 +183,7 @@ TEST_CASE("slot ranks: rows of a prompt that are more than a run gives are those
   const std::vector<float> whole = WholeLogits(recipe, tokens);
   for (const std::int64_t dp : {1, 2}) {
     const recipe::Recipe on_ranks = OnRanks(recipe, {.dp = dp});
-    driver::GenerationShape shape = ShapeFor(4, 48, dp);
+    driver::GenerationShape shape = ShapeFor(4, 48, on_ranks.parallelism);
     shape.logits_bytes = std::int64_t{7} * 264 * 4;  // 7 rows
     const Generating run(on_ranks, shape);
     const std::int64_t vocab = run.decoder->vocabulary();
@@ -232,7 +251,7 @@ Answered AnswersOf(Decoder& decoder, std::int64_t vocab, std::int64_t prompts) {
 TEST_CASE(
     "slot ranks: answers are those of one rank, with more prompts than slots, and of one prompt alone") {
   for (const ModelOnRanks& model : Models()) {
-    CAPTURE(model.name);
+    CAPTURE(std::string(model.name));
     recipe::Recipe recipe = model.recipe;
     recipe.data.sequence_length = 48;
     const Generating one(OnRanks(recipe, {}), 3);

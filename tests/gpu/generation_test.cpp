@@ -39,7 +39,7 @@ state::Device GpuDevice(const recipe::Recipe& recipe) {
 struct Decoding {
   Decoding(const recipe::Recipe& recipe, state::Device of, std::int64_t slots)
       : device(std::move(of)),
-        shape(generate::ShapeFor(slots, recipe.data.sequence_length, driver::SlotRanks(recipe))) {
+        shape(generate::ShapeFor(slots, recipe.data.sequence_length, recipe.parallelism)) {
     absl::StatusOr<plan::Plan> compiled =
         driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
     Must(compiled.status());
