@@ -110,7 +110,7 @@ TEST_CASE("mutation: caches of ranks that split the slots") {
   CHECK(refused([](plan::LocalValue& cache) { cache.local = cache.shape; }) ==
         "stage 0: cache/layers.0.attention.core.keys has a buffer of 1536 numbers, not 3072");
   CHECK(refused([](plan::LocalValue& cache) { cache.layout.Set(plan::Axis::kDp, graph::Placement::R()); }) ==
-        "?");
+        "layers.0.attention.core.keys [6, 32, 4, 4] with layout R is [3, 32, 4, 4] on a rank");
 }
 
 TEST_CASE("mutation: logits, and the largest of them") {
