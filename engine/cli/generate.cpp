@@ -212,7 +212,10 @@ void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {
       ->type_name("FILE")
       ->excludes(tokens_out)
       ->excludes(json);
-  command->add_option("--slots", arguments->slots, "Prompts that are answered at the same time")
+  command
+      ->add_option(
+          "--slots", arguments->slots,
+          "Prompts that are answered at the same time; rounded up to as many on each rank of dp and ep")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
 }

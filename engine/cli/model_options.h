@@ -19,7 +19,7 @@ struct ModelArguments {
   generate::TokenizerFiles files;
 };
 
-// The folder, --context, --tp, --pp, --invariant, --cache-dtype, --device, --threads, --vocab and --merges.
+// The folder, --context, --dp, --tp, --pp, --cp, --ep, --invariant, --cache-dtype, --device, --threads, --vocab and --merges.
 void AddModelOptions(CLI::App* command, ModelArguments* arguments);
 
 // The model of the folder: one checkpoint, a run (its newest whole checkpoint) or a Hugging Face model.

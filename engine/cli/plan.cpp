@@ -159,16 +159,13 @@ int WriteTrace(const plan::Plan& plan, const recipe::Recipe& recipe, const std::
   return Write(predict::ChromeTrace(events, "predicted"), path);
 }
 
-// The plan of generation with so many sequences of the recipe's length, on its tp and pp.
+// The plan of generation with so many sequences of the recipe's length, in its layout.
 int PrintGeneration(recipe::Recipe recipe, const PlanArguments& arguments) {
-  recipe.parallelism.dp = recipe.parallelism.cp = recipe.parallelism.ep = 1;
-  recipe.parallelism.sequence_parallel = false;
-  recipe.training.global_batch = recipe.training.micro_batch = 1;
-  recipe.training.rampup = {};
-  recipe.data.documents = "across";  // a sequence is one document
+  driver::SetForGeneration(&recipe);
+  const driver::GenerationShape shape =
+      generate::ShapeFor(arguments.slots, recipe.data.sequence_length, recipe.parallelism);
   const absl::StatusOr<plan::Plan> plan =
-      driver::CompileGeneration(recipe, {.profile = ProfileOf(recipe)},
-                                generate::ShapeFor(arguments.slots, recipe.data.sequence_length));
+      driver::CompileGeneration(recipe, {.profile = ProfileOf(recipe)}, shape);
   if (!plan.ok()) {
     PrintDiagnostics({PlanDiagnostic(recipe, plan.status())});
     return 1;
@@ -178,7 +175,7 @@ int PrintGeneration(recipe::Recipe recipe, const PlanArguments& arguments) {
           plan->mesh.world());
     return 1;
   }
-  return Write(arguments.full ? FullText(*plan, arguments.rank) : GenerationText(*plan, recipe),
+  return Write(arguments.full ? FullText(*plan, arguments.rank) : GenerationText(*plan, recipe, shape.slots),
                arguments.out);
 }
 
@@ -244,7 +241,7 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   command
       ->add_option("--generate", arguments->slots,
                    "The plan of generation instead, with so many sequences at a time of data.sequence_length "
-                   "tokens at most, on the recipe's tp and pp")
+                   "tokens at most, in the recipe's layout")
       ->check(CLI::Range(1, 1024))
       ->type_name("N")
       ->excludes(passes)

@@ -23,9 +23,15 @@ std::string MemoryText(const plan::Plan& plan) {
 
 }  // namespace
 
-std::string GenerationText(const plan::Plan& plan, const recipe::Recipe& recipe) {
-  std::string text = fmt::format("plan {}\n  mesh      tp {} · pp {}\n", plan.hash,
-                                 plan.mesh.size(plan::Axis::kTp), plan.mesh.pp);
+std::string GenerationText(const plan::Plan& plan, const recipe::Recipe& recipe, std::int64_t slots) {
+  const std::int64_t dp = plan.mesh.size(plan::Axis::kDp);
+  const std::int64_t ep = plan.mesh.size(plan::Axis::kEp);
+  std::string text =
+      fmt::format("plan {}\n  mesh      dp {} · tp {} · pp {} · cp {} · ep {}\n", plan.hash, dp,
+                  plan.mesh.size(plan::Axis::kTp), plan.mesh.pp, plan.mesh.size(plan::Axis::kCp), ep);
+  text += fmt::format("  slots     {} sequences at a time", slots);
+  if (dp * ep > 1) text += fmt::format(", {} on each of the {} ranks of dp · ep", slots / (dp * ep), dp * ep);
+  text += "\n";
   text += fmt::format("  model     {} parameters, computed in {}\n", WithThousands(plan.parameter_count),
                       plan.compute);
   text += MemoryText(plan);

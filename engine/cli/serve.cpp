@@ -82,7 +82,7 @@ absl::Status ServeModel(const ServeArguments& arguments) {
   serve::ServerOptions options = arguments.server;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_seconds * 1000));
   options.most_body = static_cast<std::size_t>(arguments.most_body_bytes);
-  options.connections = static_cast<std::size_t>(arguments.slots + arguments.queue + 32);
+  options.connections = static_cast<std::size_t>(model->decoder().slots() + arguments.queue + 32);
   if (!IsLoopback(options.host))
     Print(stderr,
           "warning: {} may be reached from other machines; whoever reaches it can use the model, as there "
@@ -92,7 +92,7 @@ absl::Status ServeModel(const ServeArguments& arguments) {
   const StopSignals signals;
   ASSIGN_OR_RETURN(const std::unique_ptr<serve::Server> server, serve::Server::Start(served, options));
   Print(stdout, "{} at http://{}:{}/v1 with {} slots of {} tokens; Ctrl-C ends it\n", served.name,
-        options.host, server->port(), arguments.slots, served.context);
+        options.host, server->port(), model->decoder().slots(), served.context);
   std::fflush(stdout);
   ServeUntilSignal(&batch, server.get());
   return absl::OkStatus();
@@ -113,7 +113,10 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
                    "The address to listen at; others than this machine's own come with a warning")
       ->type_name("ADDRESS")
       ->capture_default_str();
-  command->add_option("--slots", arguments->slots, "Sequences that are computed at the same time")
+  command
+      ->add_option(
+          "--slots", arguments->slots,
+          "Sequences that are computed at the same time; rounded up to as many on each rank of dp and ep")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command

@@ -109,10 +109,33 @@ absl::Status CheckLayout(const recipe::Recipe& recipe) {
         "generate.invariant asks for",
         of.tp);
   }
-  if (of.dp * of.cp * of.ep == 1) return absl::OkStatus();
-  return InvalidArgument(
-      "generation runs on a layout of tp and pp alone, and dp = {}, cp = {}, ep = {} are not 1", of.dp, of.cp,
-      of.ep);
+  if (recipe.generate.invariant && of.cp > 1) {
+    return InvalidArgument(
+        "with cp = {} each rank has a part of a prompt's sequence, and generate.invariant asks for whole "
+        "ones",
+        of.cp);
+  }
+  return absl::OkStatus();
+}
+
+// Of a prompt each rank of cp has two pieces, one from its beginning and one from its end.
+absl::Status CheckPrompts(const std::vector<std::int64_t>& prefill_tokens, std::int64_t cp) {
+  for (const std::int64_t tokens : prefill_tokens) {
+    if (cp == 1 || tokens % (2 * cp) == 0) continue;
+    return InvalidArgument(
+        "cp = {} cuts prompts into {} equal pieces, and {} tokens are none: a context of {} is", cp, 2 * cp,
+        tokens, tokens + 2 * cp - tokens % (2 * cp));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSlots(std::int64_t slots, std::int64_t ranks) {
+  constexpr std::int64_t kMostSlots = 1024;  // of a rank
+  if (slots < 1 || slots > kMostSlots * ranks)
+    return InvalidArgument("{} sequences at a time: 1 to {} are possible", slots, kMostSlots * ranks);
+  if (slots % ranks == 0) return absl::OkStatus();
+  return InvalidArgument("{} sequences at a time are no equal parts for the {} ranks of dp · ep: {} are",
+                         slots, ranks, slots + ranks - slots % ranks);
 }
 
 // What the graphs of all steps of generation are made by.
@@ -137,7 +160,8 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of
                                                       const plan::Form& form) {
   ASSIGN_OR_RETURN(const graph::Graph evaluate, EvaluationOf(of, {form.samples, form.tokens}));
   constexpr std::int64_t kLogitBytes = SizeOf(DType::kF32);
-  const std::int64_t rows = of.shape.logits_bytes / (form.samples * of.policy.vocab_rows * kLogitBytes);
+  const std::int64_t samples = form.samples / SlotRanks(of.recipe);
+  const std::int64_t rows = of.shape.logits_bytes / (samples * of.policy.vocab_rows * kLogitBytes);
   ASSIGN_OR_RETURN(graph::Graph graph,
                    model::ForGeneration(evaluate, whole,
                                         {.begins = form.kind == plan::ProgramKind::kPrefill,
@@ -150,13 +174,25 @@ absl::StatusOr<compile::GenerationGraph> GenerationOf(const GenerationInputs& of
 
 }  // namespace
 
+std::int64_t SlotRanks(const recipe::Recipe& recipe) { return recipe.parallelism.dp * recipe.parallelism.ep; }
+
+void SetForGeneration(recipe::Recipe* recipe) {
+  recipe->parallelism.sequence_parallel = false;
+  recipe->parallelism.expert_tp = 0;  // 1 is of sequence parallelism
+  recipe->parallelism.zero_stage = 0;
+  recipe->training.micro_batch = 1;
+  recipe->training.global_batch = SlotRanks(*recipe);
+  recipe->training.rampup = {};
+  recipe->data.documents = "across";  // a sequence is one document
+}
+
 absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options,
                                              const GenerationShape& shape) {
   RETURN_IF_ERROR(CheckLayout(recipe));
-  constexpr std::int64_t kMostSlots = 1024;
-  if (shape.slots < 1 || shape.slots > kMostSlots)
-    return InvalidArgument("{} sequences at a time: 1 to {} are possible", shape.slots, kMostSlots);
+  const std::int64_t ranks = SlotRanks(recipe);
+  RETURN_IF_ERROR(CheckSlots(shape.slots, ranks));
+  RETURN_IF_ERROR(CheckPrompts(shape.prefill_tokens, recipe.parallelism.cp));
   compile::CompileOptions generates = options;
   generates.training = false;
   generates.evaluation = false;
@@ -165,11 +201,11 @@ absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
   ASSIGN_OR_RETURN(const graph::Graph whole, EvaluationOf(inputs, {1, shape.context}));
   std::vector<compile::GenerationGraph> graphs;
   for (const std::int64_t tokens : shape.prefill_tokens) {
-    const plan::Form form = {.kind = plan::ProgramKind::kPrefill, .samples = 1, .tokens = tokens};
+    const plan::Form form = {.kind = plan::ProgramKind::kPrefill, .samples = ranks, .tokens = tokens};
     ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(inputs, whole, form));
   }
   for (const std::int64_t batch : shape.decode_batches) {
-    const plan::Form form = {.kind = plan::ProgramKind::kDecode, .samples = batch, .tokens = 1};
+    const plan::Form form = {.kind = plan::ProgramKind::kDecode, .samples = batch * ranks, .tokens = 1};
     ASSIGN_OR_RETURN(graphs.emplace_back(), GenerationOf(inputs, whole, form));
   }
   ASSIGN_OR_RETURN(compile::Compiled compiled,

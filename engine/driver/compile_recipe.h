@@ -27,18 +27,28 @@ absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
 // The same with no window on any attention, to see what windows cost.
 absl::StatusOr<plan::Plan> CompileWithoutWindows(const recipe::Recipe& recipe,
                                                  const compile::CompileOptions& options);
-// What generates: how many sequences at a time, how long, and the programs that there are for them.
+// What generates: how many sequences at a time, how long, and the programs that there are for them. Each rank of dp · ep has its own
+// sequences, as many as every other, and all run the same program at a time.
 struct GenerationShape {
-  std::int64_t slots = 1;                    // sequences at a time
-  std::int64_t context = 1;                  // tokens of one at most
-  std::vector<std::int64_t> prefill_tokens;  // of a program each, growing: first tokens of one sequence
-  std::vector<std::int64_t> decode_batches;  // likewise: sequences of which each gets one more token
+  std::int64_t slots = 1;    // sequences at a time, on all ranks together: a multiple of dp · ep
+  std::int64_t context = 1;  // tokens of one at most
+  std::vector<std::int64_t>
+      prefill_tokens;  // of a program each, growing: first tokens of one sequence a rank
+  std::vector<std::int64_t>
+      decode_batches;  // likewise: sequences of a rank of which each gets one more token
   std::int64_t logits_bytes = std::int64_t{256}
-                              << 20;  // of a program, at most (of one token, whatever it takes)
+                              << 20;  // of a program on a rank, at most (of one token, whatever it takes)
 };
 
-// A plan whose programs are steps of generation (model/generation.h), verified. Errors as CompileRecipe's; also a layout with
-// other axes than tp and pp, and a model that cannot generate token by token.
+// How many ranks have sequences of their own: dp · ep.
+std::int64_t SlotRanks(const recipe::Recipe& recipe);
+
+// Takes out of the recipe what is of training alone, so that it says one sequence at a time on each of those ranks: sequence parallelism and
+// ZeRO's shards, batches, and documents side by side.
+void SetForGeneration(recipe::Recipe* recipe);
+
+// A plan whose programs are steps of generation (model/generation.h), verified. Errors as CompileRecipe's; also slots that
+// dp · ep does not divide, prompts that 2 · cp does not divide, and a model that cannot generate token by token.
 absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options,
                                              const GenerationShape& shape);

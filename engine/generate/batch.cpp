@@ -1,6 +1,7 @@
 #include "engine/generate/batch.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "engine/base/status.h"
@@ -98,52 +99,82 @@ void Batch::DropWaiting() {
 }
 
 void Batch::FillSlots() {
+  std::vector<std::size_t> filled;
   for (std::size_t slot = 0; slot < running_.size(); ++slot) {
     if (running_[slot] != nullptr) continue;
-    SequencePtr next;
-    {
-      const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) return;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
-      --counts_.waiting;
-      ++counts_.running;
-    }
-    Start(slot, std::move(next));
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty()) break;
+    running_[slot] = std::move(waiting_.front());
+    waiting_.pop_front();
+    --counts_.waiting;
+    ++counts_.running;
+    filled.push_back(slot);
+  }
+  BeginAll(std::move(filled));
+}
+
+void Batch::BeginAll(std::vector<std::size_t> slots) {
+  while (!slots.empty()) {
+    std::vector<std::size_t> at_once;
+    std::set<std::size_t> ranks;
+    std::erase_if(slots, [&](std::size_t slot) {
+      const bool takes = ranks.insert(slot % static_cast<std::size_t>(decoder_.slot_ranks())).second;
+      if (takes) at_once.push_back(slot);
+      return takes;
+    });
+    Begin(at_once);
   }
 }
 
-void Batch::Start(std::size_t slot, SequencePtr sequence) {
-  running_[slot] = std::move(sequence);
-  const Request& request = running_[slot]->request;
-  const std::int64_t rows = request.scores_prompt ? static_cast<std::int64_t>(request.tokens.size()) : 1;
-  absl::Status status = Prefill(slot, rows);
-  if (status.ok() && request.scores_prompt) status = ScorePrompt(*running_[slot]);
-  if (!status.ok()) return Leave(slot, Finish::kFailed, status);
-  if (request.most_tokens == 0) return Leave(slot, Finish::kLength);
-  Extend(slot, rows - 1);
+void Batch::Begin(std::span<const std::size_t> slots) {
+  std::vector<Decoder::Prompt> prompts;
+  for (const std::size_t slot : slots) {
+    Sequence& sequence = *running_[slot];
+    const Request& request = sequence.request;
+    const std::span<const std::int32_t> all = request.tokens;
+    const bool scores = request.scores_prompt && sequence.made == 0;
+    const auto held = std::min(all.size(), static_cast<std::size_t>(decoder_.context()));
+    sequence.held = static_cast<std::int64_t>(held);
+    prompts.push_back({.slot = static_cast<std::int64_t>(slot),
+                       .tokens = all.last(held),
+                       .rows = scores ? sequence.held : 1,
+                       .temperature = request.sampling.temperature});
+  }
+  const absl::Status status = decoder_.Prefill(prompts);
+  std::int64_t row = 0;
+  for (const Decoder::Prompt& prompt : prompts) {
+    const auto slot = static_cast<std::size_t>(prompt.slot);
+    if (!status.ok()) {
+      Leave(slot, Finish::kFailed, status);
+    } else {
+      GoOn(slot, row, prompt.rows);
+    }
+    row += prompt.rows;
+  }
 }
 
-absl::Status Batch::Prefill(std::size_t slot, std::int64_t rows) {
-  Sequence& sequence = *running_[slot];
-  const std::span<const std::int32_t> all = sequence.request.tokens;
-  const std::span<const std::int32_t> last =
-      all.last(std::min(all.size(), static_cast<std::size_t>(decoder_.context())));
-  sequence.held = static_cast<std::int64_t>(last.size());
-  return decoder_.Prefill(static_cast<std::int64_t>(slot), last, rows, sequence.request.sampling.temperature);
+void Batch::GoOn(std::size_t slot, std::int64_t row, std::int64_t rows) {
+  const Sequence& sequence = *running_[slot];
+  if (sequence.made == 0) {
+    const absl::Status status =
+        sequence.request.scores_prompt ? ScorePrompt(sequence, row) : absl::OkStatus();
+    if (!status.ok()) return Leave(slot, Finish::kFailed, status);
+    if (sequence.request.most_tokens == 0) return Leave(slot, Finish::kLength);
+  }
+  Extend(slot, row + rows - 1);
 }
 
-absl::Status Batch::ScorePrompt(const Sequence& sequence) {
+absl::Status Batch::ScorePrompt(const Sequence& sequence, std::int64_t row) {
   const std::vector<std::int32_t>& tokens = sequence.request.tokens;
   const auto width = static_cast<std::size_t>(decoder_.vocabulary());
   const auto rows = static_cast<std::int64_t>(tokens.size()) - 1;
-  RETURN_IF_ERROR(decoder_.ReadLogits(0, rows, &logits_));
-  ASSIGN_OR_RETURN(const std::vector<float> sums, decoder_.ReadLogSums(0, rows));
+  RETURN_IF_ERROR(decoder_.ReadLogits(row, rows, &logits_));
+  ASSIGN_OR_RETURN(const std::vector<float> sums, decoder_.ReadLogSums(row, rows));
   std::vector<ScoredToken> scored = {{.token = tokens[0]}};
   for (std::size_t i = 1; i < tokens.size(); ++i) {
-    const std::span<const float> row = std::span(logits_).subspan((i - 1) * width, width);
+    const std::span<const float> logits = std::span(logits_).subspan((i - 1) * width, width);
     const std::optional<float> log_sum = sums.empty() ? std::nullopt : std::optional(sums[i - 1]);
-    ASSIGN_OR_RETURN(ScoredToken one, Score(tokens[i], sequence.request.top.value_or(0), row, log_sum));
+    ASSIGN_OR_RETURN(ScoredToken one, Score(tokens[i], sequence.request.top.value_or(0), logits, log_sum));
     scored.push_back(std::move(one));
   }
   sequence.request.on_prompt(std::move(scored));
@@ -152,10 +183,11 @@ absl::Status Batch::ScorePrompt(const Sequence& sequence) {
 
 void Batch::StepAll() {
   std::vector<Decoder::Next> next;
+  std::vector<std::size_t> full;
   for (std::size_t slot = 0; slot < running_.size(); ++slot) {
     if (running_[slot] == nullptr) continue;
     if (running_[slot]->held == decoder_.context()) {
-      Slide(slot);
+      full.push_back(slot);
     } else {
       const Request& request = running_[slot]->request;
       next.push_back({.slot = static_cast<std::int64_t>(slot),
@@ -163,6 +195,7 @@ void Batch::StepAll() {
                       .temperature = request.sampling.temperature});
     }
   }
+  BeginAll(std::move(full));
   if (next.empty()) return;
   const absl::Status status = decoder_.Step(next);
   for (std::size_t i = 0; i < next.size(); ++i) {
@@ -174,11 +207,6 @@ void Batch::StepAll() {
     ++running_[slot]->held;
     Extend(slot, static_cast<std::int64_t>(i));
   }
-}
-
-void Batch::Slide(std::size_t slot) {
-  if (const absl::Status status = Prefill(slot, 1); !status.ok()) return Leave(slot, Finish::kFailed, status);
-  Extend(slot, 0);
 }
 
 absl::StatusOr<ScoredToken> Batch::Score(std::int32_t token, std::int64_t top, std::span<const float> logits,

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/generate/decoder.h"
@@ -105,11 +106,14 @@ class Batch {
   static std::optional<Finish> ReasonToLeave(const Sequence& sequence);
   void DropWaiting();
   void FillSlots();
-  void Start(std::size_t slot, SequencePtr sequence);
-  absl::Status Prefill(std::size_t slot, std::int64_t rows);
-  absl::Status ScorePrompt(const Sequence& sequence);
+  // The sequences in these slots begin in the decoder, or begin anew there with their last tokens, and each gets its next token. Prompts of
+  // different ranks take one call.
+  void BeginAll(std::vector<std::size_t> slots);
+  void Begin(std::span<const std::size_t> slots);
+  // What follows the decoder's rows [row, row + rows).
+  void GoOn(std::size_t slot, std::int64_t row, std::int64_t rows);
+  absl::Status ScorePrompt(const Sequence& sequence, std::int64_t row);
   void StepAll();
-  void Slide(std::size_t slot);
   // The next token, by the decoder's row.
   absl::StatusOr<ScoredToken> Choose(const Sequence& sequence, std::int64_t row);
   // `log_sum`: as LogProbabilities::Of.

@@ -6,7 +6,8 @@ namespace engine::generate {
 
 absl::Status Decoder::PrefillAndRead(std::int64_t slot, std::span<const std::int32_t> tokens,
                                      std::int64_t rows, std::vector<float>* logits) {
-  RETURN_IF_ERROR(Prefill(slot, tokens, rows, /*temperature=*/1));
+  const Prompt prompt = {.slot = slot, .tokens = tokens, .rows = rows};
+  RETURN_IF_ERROR(Prefill({&prompt, 1}));
   return ReadLogits(0, rows, logits);
 }
 

@@ -20,6 +20,9 @@ namespace engine::generate {
 // After an error of a call its slots hold nothing that counts: they begin anew by Prefill. Tokens are those of the
 // vocabulary, and slots are 0 … slots() − 1: the caller sees to both.
 //
+// Slots lie on one rank or on several (dp, ep): slot s on rank s mod slot_ranks(), which does no more work for one sequence of its own than
+// without any.
+//
 // Prefill and Step leave rows, each for what follows a token, which are read until the next of these calls.
 class Decoder {
  public:
@@ -28,11 +31,17 @@ class Decoder {
   virtual std::int64_t slots() const = 0;
   virtual std::int64_t context() const = 0;     // tokens that a slot can hold
   virtual std::int64_t vocabulary() const = 0;  // without padding
+  virtual std::int64_t slot_ranks() const { return 1; }
 
-  // The slot begins anew with these tokens, 1 … context(). Rows: of each of the last `rows` of them (1 … tokens.size()).
-  // `temperature`: as Next::temperature, of the last row.
-  virtual absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
-                               double temperature) = 0;
+  struct Prompt {
+    std::int64_t slot = 0;
+    std::span<const std::int32_t> tokens = {};  // 1 … context()
+    std::int64_t rows = 1;                      // 1 … tokens.size()
+    double temperature = 1;                     // as Next::temperature, of the last row
+  };
+  // The slots begin anew with these tokens, one prompt or more, each in a slot of another rank. Rows: of each of the last `rows` tokens of
+  // the first prompt, then of the second, and so on.
+  virtual absl::Status Prefill(std::span<const Prompt> prompts) = 0;
 
   struct Next {
     std::int64_t slot = 0;

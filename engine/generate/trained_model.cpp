@@ -41,12 +41,12 @@ source = "random"
 sequence_length = 1
 )";
 
+// Of the layout that a model was trained in, one that generates has the buffers of experts.
 void MakeOneRank(recipe::Recipe* recipe) {
+  const double expert_rows = recipe->parallelism.expert_rows;
   recipe->parallelism = {};
-  recipe->training.global_batch = 1;
-  recipe->training.rampup = {};
-  recipe->training.micro_batch = 1;
-  recipe->data.documents = "across";  // a prompt is one document
+  recipe->parallelism.expert_rows = expert_rows;
+  driver::SetForGeneration(recipe);
 }
 
 // Another length of sequences and another layout have to pass the rules again: some models may not be longer, or cannot be split
@@ -59,8 +59,12 @@ absl::Status SetShape(const ModelShape& shape, recipe::Recipe* recipe) {
     asked += fmt::format("{}{} {}", asked.empty() ? "" : " ", option, wanted);
   };
   if (shape.context > 0) set("--context", shape.context, &recipe->data.sequence_length);
+  set("--dp", shape.dp, &recipe->parallelism.dp);
   set("--tp", shape.tp, &recipe->parallelism.tp);
   set("--pp", shape.pp, &recipe->parallelism.pp);
+  set("--cp", shape.cp, &recipe->parallelism.cp);
+  set("--ep", shape.ep, &recipe->parallelism.ep);
+  driver::SetForGeneration(recipe);
   if (shape.invariant && !recipe->generate.invariant) {
     recipe->generate.invariant = true;
     asked += asked.empty() ? "--invariant" : " --invariant";
@@ -208,7 +212,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource
     recipe.cluster = {};
     recipe.precision.compute = "fp32";  // checkpoints hold fp32 weights whatever they were trained in
   }
-  const driver::GenerationShape shape = ShapeFor(slots, recipe.data.sequence_length);
+  const driver::GenerationShape shape = ShapeFor(slots, recipe.data.sequence_length, recipe.parallelism);
   absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
   // A model that does not go token by token is evaluated over its whole window for each.
   const bool has_caches = plan.status().code() != absl::StatusCode::kUnimplemented;

@@ -22,15 +22,15 @@ struct ModelShape {
   std::int64_t context =
       0;  // tokens that a sequence may have; 0: a run's training sequence, or what a Hugging Face model is made
           // for, but no more than 1,024
-  std::int64_t tp = 1, pp = 1;  // the layout
-  bool invariant = false;       // generate.invariant, whatever the recipe says of it
-  std::string cache_dtype;      // generate.cache_dtype; empty: as the recipe says
+  std::int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1;  // the layout
+  bool invariant = false;                               // generate.invariant, whatever the recipe says of it
+  std::string cache_dtype;                              // generate.cache_dtype; empty: as the recipe says
 };
 
 // What a folder says of its model, before weights are read: one checkpoint of a run, or the folder of a Hugging Face model.
 struct ModelSource {
   std::string folder;
-  recipe::Recipe recipe = {};  // for one sample, in the layout that was asked for
+  recipe::Recipe recipe = {};  // of one sample a rank, in the layout that was asked for
   std::optional<checkpoint::Reader> checkpoint = std::nullopt;
   std::unique_ptr<checkpoint::TensorSource> weights =
       nullptr;  // where it is no checkpoint: those of all parameters

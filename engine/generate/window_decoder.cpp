@@ -18,12 +18,13 @@ class WindowDecoder final : public Decoder {
   std::int64_t context() const override { return plan_.sequence; }
   std::int64_t vocabulary() const override { return plan_.vocab; }
 
-  absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
-                       double) override {
-    std::vector<std::int32_t>& held = tokens_[static_cast<std::size_t>(slot)];
-    held.assign(tokens.begin(), tokens.end());
-    rows_.resize(static_cast<std::size_t>(rows * plan_.vocab));
-    return Evaluate(held, rows, rows_.data());
+  absl::Status Prefill(std::span<const Prompt> prompts) override {
+    ENGINE_CHECK(prompts.size() == 1, "{} prompts at once on one rank", prompts.size());
+    const Prompt& prompt = prompts[0];
+    std::vector<std::int32_t>& held = tokens_[static_cast<std::size_t>(prompt.slot)];
+    held.assign(prompt.tokens.begin(), prompt.tokens.end());
+    rows_.resize(static_cast<std::size_t>(prompt.rows * plan_.vocab));
+    return Evaluate(held, prompt.rows, rows_.data());
   }
 
   absl::Status Step(std::span<const Next> next) override {

@@ -231,7 +231,10 @@ class Rewriter {
     const graph::Value& value = from_.value(id);
     ValueId& copy = copies_[static_cast<std::size_t>(id)];
     if (value.kind == ValueKind::kInput) {
-      copy = to_.AddInput(value.name, value.type);
+      graph::TensorType type = value.type;
+      if (!step_.begins && type.shape.rank() > 1)
+        type.dims.Set(1, graph::Dim::kOther);  // one token is not split
+      copy = to_.AddInput(value.name, type);
     } else if (value.kind == ValueKind::kParameter) {
       const graph::Parameter& parameter = *from_.FindParameter(id);
       copy = to_.AddParameter(value.name, value.type, parameter.logical_shape, parameter.initializer,
@@ -286,7 +289,7 @@ class Rewriter {
                 : step_.context;
     graph::TensorType of_cache{.shape = {step_.slots, rows}, .dtype = type.dtype, .dims = {}};
     if (step_.narrow_cache) of_cache.dtype = DType::kE4M3;
-    of_cache.dims = {graph::Dim::kOther, graph::Dim::kOther};
+    of_cache.dims = {graph::Dim::kSample, graph::Dim::kOther};  // a slot lies where its sequence's samples do
     for (int dim = 2; dim < type.shape.rank(); ++dim) of_cache.Append(type, dim);
     return to_.AddState(fmt::format("{}.{}", node.name, what), of_cache,
                         {.life = graph::Lifetime::kSession, .folder = "cache", .split = true});

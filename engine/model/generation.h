@@ -8,7 +8,8 @@
 
 namespace engine::model {
 
-// Inputs that generation adds: [B] int32, the slot of each sequence; and [B, R] int32, the tokens whose logits are wanted.
+// Inputs that generation adds: [B] int32, the slot of each sequence, counted from the first that the rank of the sample has; and [B, R]
+// int32, the tokens whose logits are wanted.
 inline constexpr const char* kCacheSlots = "cache_slots";
 inline constexpr const char* kWantedTokens = "wanted_tokens";
 // And [B] f32, by which logits are divided before a token is drawn, above 0.

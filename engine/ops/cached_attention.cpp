@@ -17,8 +17,10 @@
 //   take_tokens(x[B, S, D…], index[B, R] int32) → y[B, R, D…]
 //     y_br = x_b,index_br: the tokens whose logits are wanted.
 //
-// The cache is a state (graph/state.h), moved in place, and split with its heads; samples are whole on each rank.
-// No gradients.
+// The cache is a state (graph/state.h), moved in place, and split with its heads where an axis splits those of weights; along an axis that splits samples a rank has the
+// slots of its own samples, and the numbers in `slots` count from the first slot that the rank has. No gradients.
+#include <algorithm>
+
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
@@ -50,9 +52,11 @@ Work UpdateWork(TypeSpan inputs, TypeSpan, const Attributes&) { return {.bytes =
 // A cache lies as cached_attention wants it: whole only where its heads cannot be split, even if x is whole.
 std::vector<Signature> UpdateSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
-  if (inputs[0].shape.rank() == 3) return {{{r, r, r, r}, {r}}};
   const Placement heads = Placement::S(2);
-  return {{{heads, heads, r, r}, {heads}}, {{r, r, r, r}, {r}, rule.parameters.Has(Dim::kHead)}};
+  const Signature whole = {{r, r, r, r}, {r}};
+  if (!rule.parameters.Has(Dim::kHead)) return {SampleSplit(4, 1), whole};
+  if (inputs[0].shape.rank() == 3) return {whole};
+  return {{{heads, heads, r, r}, {heads}}, {whole.inputs, whole.outputs, /*fallback=*/true}};
 }
 
 constexpr std::size_t kKeys = 3, kValues = 4, kPositions = 5, kWeights = 7;  // inputs of cached_attention
@@ -109,12 +113,16 @@ Work CachedAttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 std::vector<Signature> AttentionSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
-  std::vector<Signature> signatures = {{{heads, heads, heads, heads, heads, r, r}, {heads, heads, heads}},
-                                       {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
-  const std::size_t weights = inputs.size() - kWeights;
-  const Placement split = rule.parameters.Has(Dim::kHead) ? Placement::S(0) : r;
-  signatures[0].inputs.insert(signatures[0].inputs.end(), weights, split);
-  signatures[1].inputs.insert(signatures[1].inputs.end(), weights, r);
+  const bool splits_heads = rule.parameters.Has(Dim::kHead);
+  std::vector<Signature> signatures = {{{r, r, r, r, r, r, r}, {r, r, r}, splits_heads}};
+  if (splits_heads) {
+    signatures.insert(signatures.begin(), {{heads, heads, heads, heads, heads, r, r}, {heads, heads, heads}});
+  } else {
+    signatures.push_back(SampleSplit(kWeights, 3));
+  }
+  for (Signature& signature : signatures) signature.inputs.resize(inputs.size(), r);
+  if (splits_heads)
+    std::fill(signatures[0].inputs.begin() + kWeights, signatures[0].inputs.end(), Placement::S(0));
   return signatures;
 }
 
@@ -134,7 +142,7 @@ Work TakeWork(TypeSpan, TypeSpan outputs, const Attributes&) { return {.bytes = 
 
 std::vector<Signature> TakeSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
-  std::vector<Signature> signatures = {{{r, r}, {r}}};
+  std::vector<Signature> signatures = {{{r, r}, {r}}, SampleSplit(2, 1)};
   for (int dim = 2; dim < inputs[0].shape.rank(); ++dim)
     signatures.push_back({{Placement::S(dim), r}, {Placement::S(dim)}});
   return signatures;

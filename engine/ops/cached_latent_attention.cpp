@@ -10,7 +10,8 @@
 //     (head_linear.cpp): latents are read once for all heads, as keys and as values. Of a sample whose slot is −1, z = 0.
 //     Scores and sums in fp32 or wider. Attributes scale, first, window (0: none).
 //
-// Placement: heads of queries may be split; latents, shared parts and their caches are whole. No gradients.
+// Placement: heads of queries may be split, and then latents, shared parts and their caches are whole; or samples, with slots as of
+// cached_attention. No gradients.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
@@ -75,8 +76,10 @@ Work Cost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
+  const Signature whole = {{r, r, r, r, r, r, r, r}, {r, r, r}};
+  if (!rule.parameters.Has(Dim::kHead)) return {SampleSplit(kInputs, 3), whole};
   return {{{heads, heads, r, r, r, r, r, r}, {heads, r, r}},
-          {{r, r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
+          {whole.inputs, whole.outputs, /*fallback=*/true}};
 }
 
 }  // namespace

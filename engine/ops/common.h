@@ -65,6 +65,10 @@ inline DType StatisticsDType(DType dtype) { return dtype == DType::kF64 ? DType:
 
 // The same placement for every input and output: split along any dim of `rank`, or replicated.
 std::vector<Signature> ElementwiseSignatures(int rank, size_t inputs, size_t outputs);
+// Every input and output split along dim 0.
+inline Signature SampleSplit(size_t inputs, size_t outputs) {
+  return {std::vector<Placement>(inputs, Placement::S(0)), std::vector<Placement>(outputs, Placement::S(0))};
+}
 
 absl::Status ExpectInputs(TypeSpan inputs, size_t least, size_t most, std::string_view op);
 

@@ -11,7 +11,7 @@
 // Placement: a rank that holds some columns gives the N / ranks largest of its own, so that the N that all ranks give together
 // are no longer the N largest: of them, those hold that are before the last of every rank. So these outputs are for a host that knows it, and no
 // op reads them. log_sums are partial under
-// log-sum-exp.
+// log-sum-exp. Samples may be split.
 // No gradient.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
@@ -47,8 +47,12 @@ Work TopWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 
 std::vector<Signature> TopSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
-  return {{{Placement::S(2), r}, {Placement::S(1), Placement::S(1), Placement::P(Reduction::kLogSumExp)}},
-          {{r, r}, {r, r, r}, rule.parameters.Has(Dim::kVocab)}};
+  const bool splits_classes = rule.parameters.Has(Dim::kVocab);
+  std::vector<Signature> signatures = {
+      {{Placement::S(2), r}, {Placement::S(1), Placement::S(1), Placement::P(Reduction::kLogSumExp)}},
+      {{r, r}, {r, r, r}, splits_classes}};
+  if (!splits_classes) signatures.push_back(SampleSplit(2, 3));
+  return signatures;
 }
 
 }  // namespace

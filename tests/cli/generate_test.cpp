@@ -35,6 +35,10 @@ TEST_CASE("generate: from a run or one checkpoint, the same text for the same se
   const std::string one = RunProgram("generate " + tiny.out + greedy + "1").output;
   CHECK(RunProgram("generate " + tiny.out + greedy + "1 --tp 2 --pp 2").output == one);
   CHECK(RunProgram("generate " + tiny.out + greedy + "1 --pp 2 --context 8").output == one);
+  CHECK(RunProgram("generate " + tiny.out + greedy + "1 --dp 2 --tp 2").output == one);
+  const ProgramResult dense = RunProgram("generate " + tiny.out + greedy + "1 --ep 2");
+  CHECK(dense.exit_code == 1);
+  CHECK(Contains(dense.output, "engine generate: --ep 2: ep 2 would split experts, and this model has none"));
   const ProgramResult odd = RunProgram("generate " + tiny.out + greedy + "1 --tp 3");
   CHECK(odd.exit_code == 1);
   CHECK(Contains(odd.output, "engine generate: --tp 3: "));

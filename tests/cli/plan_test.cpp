@@ -17,11 +17,11 @@ const std::string& Quickstart() {
 }
 
 TEST_CASE("plan --generate: what caches take, each step, and wrong options") {
-  const CommandResult text =
-      RunCommand(AddPlanCommand, {"plan", Quickstart(), "--generate", "3", "--set", "parallelism.tp=2"});
+  const CommandResult text = RunCommand(AddPlanCommand, {"plan", Quickstart(), "--generate", "3"});
   CHECK(text.exit_code == 0);
-  for (const char* part :
-       {"mesh      tp 2 · pp 1", "caches ", "prefill of 1 × 16 tokens", "decode of 3 × 1 tokens"})
+  for (const char* part : {"mesh      dp 2 · tp 2 · pp 1 · cp 1 · ep 1",
+                           "4 sequences at a time, 2 on each of the 2 ranks of dp · ep", "caches ",
+                           "prefill of 2 × 16 tokens", "decode of 4 × 1 tokens"})
     CHECK_MESSAGE(text.output.find(part) != std::string::npos, part);
   const CommandResult full =
       RunCommand(AddPlanCommand, {"plan", Quickstart(), "--generate", "3", "--full", "--rank", "0"});

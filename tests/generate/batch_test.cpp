@@ -146,6 +146,35 @@ TEST_CASE("batch: answers are the same where the decoder tells the likeliest tok
   }
 }
 
+TEST_CASE("batch: prompts of different ranks take one call, and answers are those of one rank") {
+  std::vector<std::vector<std::int32_t>> answers;
+  for (const std::int64_t ranks : {1, 3}) {
+    HashDecoder decoder(6, 24, 30);
+    decoder.ranks = ranks;
+    Batch batch(&decoder, 64);
+    std::vector<Outcome> outcomes(7);
+    for (std::uint64_t number = 0; number < outcomes.size(); ++number) {
+      Request request = RequestInto(&outcomes[number], PromptOf(number), 40, number);
+      request.slides = number != 2;
+      request.scores_prompt = number % 2 == 0;
+      REQUIRE(batch.Submit({request}).ok());
+    }
+    batch.Advance();
+    CHECK(decoder.prefills == (ranks == 1 ? 6 : 2));
+    RunOut(&batch);
+    answers.emplace_back();
+    for (std::size_t number = 0; number < outcomes.size(); ++number) {
+      const Outcome& outcome = outcomes[number];
+      CHECK(outcome.finish == Finish::kLength);
+      CHECK(outcome.prompt.size() == (number % 2 == 0 ? PromptOf(number).size() : 0));
+      for (const ScoredToken& one : outcome.prompt)
+        answers.back().push_back(static_cast<std::int32_t>(1e6 * one.log_probability.value_or(0)));
+      answers.back().insert(answers.back().end(), outcome.tokens.begin(), outcome.tokens.end());
+    }
+  }
+  CHECK(answers[0] == answers[1]);
+}
+
 TEST_CASE("batch: scores of the prompt and of new tokens are log-probabilities of what the decoder gives") {
   HashDecoder decoder(1, 24, 30);
   Batch batch(&decoder, 1);

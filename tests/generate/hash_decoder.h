@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -42,19 +43,25 @@ class HashDecoder final : public Decoder {
   std::int64_t context() const override { return context_; }
   std::int64_t vocabulary() const override { return vocabulary_; }
 
-  absl::Status Prefill(std::int64_t slot, std::span<const std::int32_t> tokens, std::int64_t rows,
-                       double temperature) override {
+  std::int64_t slot_ranks() const override { return ranks; }
+
+  absl::Status Prefill(std::span<const Prompt> prompts) override {
     ++prefills;
     if (on_call) RETURN_IF_ERROR(on_call());
-    const auto count = static_cast<std::int64_t>(tokens.size());
-    if (count < 1 || count > context_ || rows < 1 || rows > count)
-      return Internal("a prefill of {} tokens", count);
-    tokens_[static_cast<std::size_t>(slot)].assign(tokens.begin(), tokens.end());
     rows_.clear();
-    temperatures_.assign(static_cast<std::size_t>(rows), 1);
-    temperatures_.back() = temperature;
-    for (std::int64_t row = count - rows; row < count; ++row)
-      AppendLogits(tokens.first(static_cast<std::size_t>(row) + 1), &rows_);
+    temperatures_.clear();
+    std::set<std::int64_t> with_prompt;
+    for (const Prompt& prompt : prompts) {
+      const auto count = static_cast<std::int64_t>(prompt.tokens.size());
+      if (count < 1 || count > context_ || prompt.rows < 1 || prompt.rows > count)
+        return Internal("a prefill of {} tokens", count);
+      if (!with_prompt.insert(prompt.slot % ranks).second) return Internal("two prompts of one rank");
+      tokens_[static_cast<std::size_t>(prompt.slot)].assign(prompt.tokens.begin(), prompt.tokens.end());
+      for (std::int64_t row = count - prompt.rows; row < count; ++row) {
+        AppendLogits(prompt.tokens.first(static_cast<std::size_t>(row) + 1), &rows_);
+        temperatures_.push_back(row + 1 < count ? 1 : prompt.temperature);
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -102,6 +109,7 @@ class HashDecoder final : public Decoder {
 
   std::function<absl::Status()> on_call = nullptr;  // before each call; an error is the call's
   std::atomic<std::int64_t> prefills = 0, steps = 0, widest_step = 0;
+  std::int64_t ranks = 1;  // that have slots
   std::int64_t known = 0;  // how many tokens ReadLikeliest tells; 0: it tells nothing
   std::int64_t rows_read = 0;
 

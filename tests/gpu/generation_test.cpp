@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -37,7 +38,8 @@ state::Device GpuDevice(const recipe::Recipe& recipe) {
 
 struct Decoding {
   Decoding(const recipe::Recipe& recipe, state::Device of, std::int64_t slots)
-      : device(std::move(of)), shape(generate::ShapeFor(slots, recipe.data.sequence_length)) {
+      : device(std::move(of)),
+        shape(generate::ShapeFor(slots, recipe.data.sequence_length, recipe.parallelism)) {
     absl::StatusOr<plan::Plan> compiled =
         driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
     Must(compiled.status());
@@ -333,13 +335,38 @@ TEST_CASE("gpu generation: on two GPUs of one process, prompts and steps give th
     recipe::Recipe recipe = TinyModel(llama);
     const std::vector<float> expected = CpuTranscript(recipe);
     recipe.precision.compute = "bf16";
-    for (const auto& [tp, pp] : {std::pair<int, int>{2, 1}, {1, 2}}) {
+    for (const auto& [dp, tp, pp] : {std::array<int, 3>{1, 2, 1}, {1, 1, 2}, {2, 1, 1}}) {
+      recipe.parallelism.dp = dp;
       recipe.parallelism.tp = tp;
       recipe.parallelism.pp = pp;
       Decoding gpus(recipe, GpuDevice(recipe), 3);
       gpus.Start();
       const std::vector<float> actual = Transcript(gpus);
-      CheckTranscript(fmt::format("{} tp {} pp {}", llama ? "llama" : "gpt", tp, pp), expected, actual, 4e-2);
+      CheckTranscript(fmt::format("{} dp {} tp {} pp {}", llama ? "llama" : "gpt", dp, tp, pp), expected,
+                      actual, 4e-2);
+    }
+  }
+}
+
+// In float32, as rounding to 16 bits turns the choices of routers.
+TEST_CASE("gpu generation: experts over two GPUs of one process, prompts and steps give the CPU's logits") {
+  if (!HasTwoGpus()) return;
+  const std::vector<std::pair<const char*, const char*>> models = {
+      {"mixtral-8x7b", "D = 128, L = 2, H = 2, K = 2, E = 64, F = 128, X = 8, V = 300"},
+      {"deepseek-v2-lite",
+       "D = 64, L = 2, J = 1, H = 4, C = 32, N = 16, R = 8, U = 16, F = 96, X = 8, W = 32, V = 300"}};
+  for (const auto& [model, dims] : models) {
+    recipe::Recipe recipe = FamilyOf(model, dims, 96);
+    const std::vector<float> expected = CpuTranscript(recipe);
+    recipe.precision.compute = "fp32";
+    for (const auto& [dp, ep] : {std::pair<int, int>{1, 2}, {2, 1}}) {
+      recipe.parallelism.dp = dp;
+      recipe.parallelism.ep = ep;
+      Decoding gpus(recipe, GpuDevice(recipe), 4);
+      gpus.Start();
+      const std::vector<float> actual = Transcript(gpus);
+      CheckTranscript(fmt::format("{} dp {} ep {}", model, dp, ep), expected, actual, 2e-5);
+      CHECK(Transcript(gpus) == actual);
     }
   }
 }
@@ -509,16 +536,19 @@ void BenchPrefill(const char* model, std::int64_t context) {
 }
 
 struct BenchForm {
-  int tp = 1;
+  int dp = 1, tp = 1, ep = 1;
   bool invariant = false;
   const char* cache_dtype = "auto";
   const char* what = "";  // printed behind the model's name
   const char* more = "";  // tables of the recipe
 };
+// `batches`: sequences on all ranks.
 void Bench(const std::string& model, std::int64_t context, const std::vector<std::int64_t>& batches,
            const BenchForm& form = {}) {
   recipe::Recipe recipe = PublishedModel(model, context, form.more);
+  recipe.parallelism.dp = form.dp;
   recipe.parallelism.tp = form.tp;
+  recipe.parallelism.ep = form.ep;
   recipe.generate.invariant = form.invariant;
   recipe.generate.cache_dtype = form.cache_dtype;
   for (const std::int64_t batch : batches) {
@@ -533,11 +563,12 @@ void Bench(const std::string& model, std::int64_t context, const std::vector<std
     const double weights = 2.0 * static_cast<double>(run.plan.parameter_count);
     const double bound_ms = (weights + cache) / 4.3e9;
     fmt::print(
-        "{}{} tp {} batch {} at {} tokens: step with all logits {:.3f} ms, with a draw of 50 {:.3f}, of all "
+        "{}{} dp {} tp {} ep {} batch {} at {} tokens: step with all logits {:.3f} ms, with a draw of 50 "
+        "{:.3f}, of all "
         "{:.3f}, "
         "program {:.3f} ms; (weights + cache) / 4.3 TB/s {:.3f} ms: {:.3f}\n",
-        model, form.what, form.tp, batch, tokens, times.logits_ms, times.top_ms, times.any_ms,
-        times.program_ms, bound_ms, bound_ms / times.program_ms);
+        model, form.what, form.dp, form.tp, form.ep, batch, tokens, times.logits_ms, times.top_ms,
+        times.any_ms, times.program_ms, bound_ms, bound_ms / times.program_ms);
     std::fflush(stdout);
   }
 }
@@ -548,6 +579,12 @@ TEST_CASE("generation bench: prefill" * doctest::skip()) {
 }
 TEST_CASE("generation bench: two GPUs" * doctest::skip()) {
   if (HasTwoGpus()) Bench("llama3-8b", 2112, {1, 64}, {.tp = 2});
+}
+TEST_CASE("generation bench: slots over two GPUs" * doctest::skip()) {
+  if (!HasTwoGpus()) return;
+  Bench("llama3-8b", 2112, {2, 64, 128}, {.dp = 2});
+  for (const BenchForm& layout : {BenchForm{.dp = 2}, BenchForm{.ep = 2}})
+    Bench("deepseek-v2-lite", 2112, {2, 64, 128}, layout);
 }
 TEST_CASE("generation bench: GPT-2 124M" * doctest::skip()) { Bench("gpt2-124m", 1024, {1, 8, 64}); }
 TEST_CASE("generation bench: DeepSeek-V2-Lite, of whose experts a step reads some" * doctest::skip()) {

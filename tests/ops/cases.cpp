@@ -479,33 +479,41 @@ Input GivenOf(const Shape& shape, std::vector<std::int32_t> given) {
   return input;
 }
 
+// The slot of each sample in a cache of three. Of two ranks that split samples the first has the first slot, and of one sample none, of
+// three the first.
+Input SlotsOf(std::vector<std::int32_t> slots) {
+  Input input = Make({static_cast<std::int64_t>(slots.size())}, Input::kSlots, 3);
+  input.given = std::move(slots);
+  return input;
+}
+
 // Caches: of sequences that begin, with padding; of steps of single tokens beside a sample that only fills the batch; and
 // of windows in caches that have forgotten.
 void AddCaches(std::vector<Case>* cases) {
   const Shape cache = {3, 8, 2, 5};
   const auto update = [&](const std::string& label, const Shape& x, std::vector<std::int32_t> positions,
                           std::vector<std::int32_t> slots) {
-    cases->push_back({&ops::kCacheUpdate,
-                      label,
-                      {Real(x), Real(cache), GivenOf({x[0], x[1]}, std::move(positions)),
-                       GivenOf({x[0]}, std::move(slots))},
-                      {},
-                      1});
+    cases->push_back(
+        {&ops::kCacheUpdate,
+         label,
+         {Real(x), Real(cache), GivenOf({x[0], x[1]}, std::move(positions)), SlotsOf(std::move(slots))},
+         {},
+         1});
   };
   update("begins, padded", {1, 6, 2, 5}, {0, 1, 2, 3, 3, 3}, {2});
-  update("goes round", {1, 11, 2, 5}, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {0});
-  update("single tokens", {3, 1, 2, 5}, {7, 0, 12}, {1, -1, 0});
+  update("goes round", {1, 11, 2, 5}, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, {1});
+  update("single tokens", {3, 1, 2, 5}, {7, 0, 12}, {0, -1, 2});
   cases->push_back({&ops::kCacheUpdate,
                     "latents",
-                    {Real({1, 4, 6}), Real({3, 8, 6}), GivenOf({1, 4}, {0, 1, 2, 2}), GivenOf({1}, {1})},
+                    {Real({1, 4, 6}), Real({3, 8, 6}), GivenOf({1, 4}, {0, 1, 2, 2}), SlotsOf({1})},
                     {},
                     1});
   const auto attend = [&](const std::string& label, std::vector<std::int32_t> positions,
                           Attributes attributes, std::vector<Input> more) {
-    std::vector<Input> inputs = {Real({3, 1, 4, 5}),      Real({3, 1, 2, 5}),
-                                 Real({3, 1, 2, 7}),      Real(cache),
-                                 Real({3, 8, 2, 7}),      GivenOf({3, 1}, std::move(positions)),
-                                 GivenOf({3}, {2, 0, -1})};
+    std::vector<Input> inputs = {Real({3, 1, 4, 5}), Real({3, 1, 2, 5}),
+                                 Real({3, 1, 2, 7}), Real(cache),
+                                 Real({3, 8, 2, 7}), GivenOf({3, 1}, std::move(positions)),
+                                 SlotsOf({0, 2, -1})};
     inputs.insert(inputs.end(), more.begin(), more.end());
     cases->push_back({&ops::kCachedAttention, label, std::move(inputs), std::move(attributes), 64});
   };
@@ -533,7 +541,7 @@ void AddCaches(std::vector<Case>* cases) {
         {&ops::kCachedLatentAttention,
          label,
          {Real({3, 1, 4, 6}), Real({3, 1, 4, 5}), Real({3, 1, 6}), Real({3, 1, 1, 2}), Real({3, 8, 6}),
-          Real({3, 8, 1, 2}), GivenOf({3, 1}, std::move(positions)), GivenOf({3}, {2, 0, -1})},
+          Real({3, 8, 1, 2}), GivenOf({3, 1}, std::move(positions)), SlotsOf({0, 2, -1})},
          std::move(attributes),
          64});
   };
@@ -640,7 +648,7 @@ Tensors MakeInputs(const Case& test, DType real) {
         value = static_cast<double>(word % static_cast<std::uint32_t>(input.limit));
       if (input.kind == Input::kLabels && i % 5 == 2) value = -1;
       if (input.kind == Input::kPositions) value = static_cast<double>(i % input.shape[1]);
-      if (input.kind == Input::kGiven) value = input.given[static_cast<size_t>(i)];
+      if (!input.given.empty()) value = input.given[static_cast<size_t>(i)];
       tensor.Set(i, value);
     }
     tensors.push_back(std::move(tensor));

@@ -18,6 +18,7 @@ struct Input {
     kLabels,     // as ids, every fifth −1
     kPositions,  // 0, 1, 2, … along dim 1
     kGiven,      // integers, `given`
+    kSlots,  // likewise: of `limit` slots of caches, −1 for none, which count from the first that a rank has
   };
   Shape shape;
   Kind kind = kReal;

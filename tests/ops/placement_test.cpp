@@ -68,6 +68,13 @@ Tensor Scatter(const Tensor& whole, Placement placement, int rank, bool zigzag) 
   return shard;
 }
 
+// Slots count from the first that the rank has.
+void CountFrom(std::int64_t first, Tensor* slots) {
+  for (std::int64_t i = 0; i < slots->elements(); ++i) {
+    if (slots->Get(i) >= 0) slots->Set(i, slots->Get(i) - static_cast<double>(first));
+  }
+}
+
 double Combine(Placement placement, double a, double b) {
   if (placement.reduction == graph::Reduction::kSum) return a + b;
   return std::max(a, b) + std::log1p(std::exp(-std::fabs(a - b)));
@@ -113,6 +120,8 @@ void CheckSignature(const Case& test, const graph::Signature& signature, bool zi
     Tensors local;
     for (size_t i = 0; i < inputs.size(); ++i) {
       local.push_back(Scatter(inputs[i], signature.inputs[i], rank, zigzag));
+      if (test.inputs[i].kind == Input::kSlots && signature.inputs[i].split())
+        CountFrom(SplitOf(test.inputs[i].limit, rank, zigzag).front().start, &local.back());
     }
     Tensors results;
     for (size_t o = 0; o < whole.size(); ++o) {

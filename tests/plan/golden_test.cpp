@@ -125,6 +125,52 @@ iterations = 1
   if (!plan.ok()) FAIL(Message(plan.status()));
   CompareWithFiles("generation_latent", *plan);
 }
+TEST_CASE("golden: generation of a model with experts, whose slots and experts are split over dp and ep") {
+  DeviceProfile profile = backend::cuda::CudaProfile(/*deterministic=*/true);
+  profile.pushes = false;
+  const recipe::LoadResult loaded = model::LoadText(R"(
+[model]
+dims = { D = 32, L = 1, H = 4, E = 8, X = 8, F = 64, V = 256 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+main = [
+  { do = "embedding", as = "embedding", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["mixed"] },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.mixed]
+steps = [
+  { do = "linear", as = "qkv", of = "x", parts = { q = ["H", "E"], k = ["H", "E"], v = ["H", "E"] } },
+  { do = "attention", as = "core", of = ["q", "k", "v"] },
+  { do = "linear", as = "proj", out = ["D"] },
+  { do = "route", as = "router", of = "proj", experts = "X", top_k = 2, to = ["choice", "weight"] },
+  { do = "experts", as = "experts", of = ["proj", "choice", "weight"], hidden = "F" },
+  { do = "residual", as = "residual", of = ["x", "experts"], to = "x" },
+]
+[data]
+source = "random"
+sequence_length = 32
+[optimizer]
+learning_rate = 1e-3
+[precision]
+compute = "bf16"
+[parallelism]
+dp = 2
+ep = 2
+[training]
+global_batch = 4
+micro_batch = 1
+iterations = 1
+)",
+                                                    "experts.toml", {});
+  for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
+  REQUIRE(loaded.ok());
+  const absl::StatusOr<Plan> plan =
+      driver::CompileGeneration(loaded.recipe, {.profile = profile},
+                                {.slots = 8, .context = 32, .prefill_tokens = {32}, .decode_batches = {2}});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  CompareWithFiles("generation_experts", *plan);
+}
 TEST_CASE("golden: one rank") { Golden("one_rank", {}); }
 TEST_CASE("golden: tp 2 with sequence parallelism") {
   Golden("tp2_sequence", {"parallelism.tp=2", "parallelism.sequence_parallel=true"});

@@ -359,19 +359,22 @@ def main():
         for arguments in (["data", "build", "--input", "text.jsonl", "--output-prefix", "text", "--append-eod"],
                           ["run", "tiny.toml", "--out", "run", "--quiet"]):
             subprocess.run([engine, *arguments], cwd=folder, check=True, capture_output=True, timeout=120)
-        server = Server(engine, str(folder / "run"), "--slots", "4", "--queue", "256", "--max-body", "50000")
-        try:
-            for part in (harness_scores, harness_generates, tokenizer, streams, refuses, malformed, leaving):
-                part(server)
-            done = many_clients(server, float(os.environ.get("ENGINE_SERVE_SOAK", "3")))
-            server.stop()
-            bounds(engine, str(folder / "run"))
-        except Failed as failure:
-            sys.exit(f"serve.py: {failure}")
-        finally:
-            if server.process.poll() is None:
-                server.process.kill()
-    print(f"{done[0]} answers as alone, {done[1]} clients left")
+        # On one rank, and with slots on two ranks of dp, of tp 2 each.
+        for layout in ([], ["--dp", "2", "--tp", "2"]):
+            server = Server(engine, str(folder / "run"), "--slots", "4", "--queue", "256", "--max-body", "50000", *layout)
+            try:
+                for part in (harness_scores, harness_generates, tokenizer, streams, refuses, malformed, leaving):
+                    part(server)
+                done = many_clients(server, float(os.environ.get("ENGINE_SERVE_SOAK", "3")))
+                server.stop()
+                if not layout:
+                    bounds(engine, str(folder / "run"))
+            except Failed as failure:
+                sys.exit(f"serve.py {' '.join(layout)}: {failure}")
+            finally:
+                if server.process.poll() is None:
+                    server.process.kill()
+            print(f"{' '.join(layout) or 'one rank'}: {done[0]} answers as alone, {done[1]} clients left")
 
 
 if __name__ == "__main__":

@@ -94,6 +94,25 @@ TEST_CASE("mutation: caches") {
   });
 }
 
+TEST_CASE("mutation: caches of ranks that split the slots") {
+  const recipe::Recipe recipe =
+      plan::TinyRecipe(true, {"parallelism.dp=2", "training.global_batch=2", "training.micro_batch=1"});
+  const absl::StatusOr<plan::Plan> compiled = driver::CompileGeneration(
+      recipe, {}, {.slots = 6, .context = 32, .prefill_tokens = {32}, .decode_batches = {3}});
+  REQUIRE_MESSAGE(compiled.ok(), Message(compiled.status()));
+  CHECK(compiled->ProgramName(0) == "prefill of 2 × 32 tokens");
+  const auto refused = [&](const std::function<void(plan::LocalValue&)>& mutate) {
+    plan::Plan plan = *compiled;
+    mutate(plan.values[static_cast<size_t>(plan.stages[0].states[0].buffer.value)]);
+    return Message(Verify(plan, {}));
+  };
+  CHECK(refused([](plan::LocalValue&) {}).empty());
+  CHECK(refused([](plan::LocalValue& cache) { cache.local = cache.shape; }) ==
+        "stage 0: cache/layers.0.attention.core.keys has a buffer of 1536 numbers, not 3072");
+  CHECK(refused([](plan::LocalValue& cache) { cache.layout.Set(plan::Axis::kDp, graph::Placement::R()); }) ==
+        "layers.0.attention.core.keys [6, 32, 4, 4] with layout R is [3, 32, 4, 4] on a rank");
+}
+
 TEST_CASE("mutation: logits, and the largest of them") {
   const auto erase_from_maker = [](plan::Plan& plan, std::int32_t value) {
     std::vector<plan::Instruction>& all = DecodeOf(plan, 1).instructions;
