@@ -37,9 +37,10 @@ state::Device GpuDevice(const recipe::Recipe& recipe) {
 }
 
 struct Decoding {
-  Decoding(const recipe::Recipe& recipe, state::Device of, std::int64_t slots)
+  Decoding(recipe::Recipe recipe, state::Device of, std::int64_t slots)
       : device(std::move(of)),
         shape(generate::ShapeFor(slots, recipe.data.sequence_length, recipe.parallelism)) {
+    driver::SetForGeneration(&recipe);
     absl::StatusOr<plan::Plan> compiled =
         driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
     Must(compiled.status());

@@ -522,13 +522,13 @@ void AddCaches(std::vector<Case>* cases) {
       {&ops::kCachedAttention,
        "in e4m3",
        {Real({3, 1, 4, 5}), Real({3, 1, 2, 5}), Real({3, 1, 2, 7}), Make(cache, Input::kCached, 0),
-        Make({3, 8, 2, 7}, Input::kCached, 0), GivenOf({3, 1}, {5, 0, 3}), GivenOf({3}, {2, 0, -1})},
+        Make({3, 8, 2, 7}, Input::kCached, 0), GivenOf({3, 1}, {5, 0, 3}), SlotsOf({0, 2, -1})},
        {{"scale", 0.4}},
        64});
   cases->push_back({&ops::kCacheUpdate,
                     "in e4m3",
                     {Real({1, 6, 2, 5}), Make(cache, Input::kCached, 0), GivenOf({1, 6}, {0, 1, 2, 3, 3, 3}),
-                     GivenOf({1}, {2})},
+                     SlotsOf({2})},
                     {},
                     1});
   attend("a window in a cache that forgets", {21, 7, 3}, {{"scale", 0.4}, {"window", std::int64_t{6}}}, {});
@@ -552,7 +552,7 @@ void AddCaches(std::vector<Case>* cases) {
                     "latents in e4m3",
                     {Real({3, 1, 4, 6}), Real({3, 1, 4, 5}), Real({3, 1, 6}), Real({3, 1, 1, 2}),
                      Make({3, 8, 6}, Input::kCached, 0), Make({3, 8, 1, 2}, Input::kCached, 0),
-                     GivenOf({3, 1}, {5, 0, 3}), GivenOf({3}, {2, 0, -1})},
+                     GivenOf({3, 1}, {5, 0, 3}), SlotsOf({0, 2, -1})},
                     {{"scale", 0.4}, {"first", std::int64_t{3}}},
                     64});
   cases->push_back({&ops::kHeadLinear, "plain", {Real({2, 4, 4, 6}), Real({4, 3, 6})}, {}, 6});
