@@ -148,8 +148,7 @@ absl::StatusOr<Saver::Written> Saver::Write(const checkpoint::Metadata& metadata
 absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written) {
   const std::string root = CheckpointRoot(run_.options.out);
   const std::string& bucket = run_.claim->prefix();
-  const absl::Status put =
-      PutIntoBucket(*run_.claim, root, iteration, &damaged_in_bucket_, &written->warnings);
+  absl::Status put = PutIntoBucket(*run_.claim, root, iteration, &damaged_in_bucket_, &written->warnings);
   if (absl::IsAlreadyExists(put)) return put;
   if (!put.ok()) {
     written->in_bucket = WithContext(put, fmt::format("{} is whole, but could not be copied to {}",
@@ -157,7 +156,7 @@ absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_po
     return absl::OkStatus();
   }
   written->elapsed_ms = MillisecondsSince(start);
-  const absl::Status pruned =
+  absl::Status pruned =
       PruneBucket(*run_.claim, iteration, run_.recipe.checkpoint.keep, damaged_in_bucket_, root);
   if (absl::IsAlreadyExists(pruned)) return pruned;
   if (!pruned.ok())
