@@ -15,7 +15,7 @@ inline constexpr float kLargestE4M3 = 448;
 // The nearest number, of two as near the one with an even fraction; beyond ±448 that. A NaN stays one.
 E4M3 E4M3FromFloat(float value);
 
-// Of each number of bits, its value.
+// The values of all 256 patterns of bits, by the pattern.
 const std::array<float, 256>& E4M3Values();
 inline float FloatFromE4M3(E4M3 number) { return E4M3Values()[number.bits]; }
 

@@ -40,7 +40,7 @@ absl::StatusOr<std::string> FormatManifest(const Manifest& manifest);
 // inside their files and covering their tensors exactly once. Safe for hostile text.
 absl::StatusOr<Manifest> ParseManifest(std::string_view text);
 
-// What the manifest says under "guard", by itself.
+// The JSON object that a manifest has under "guard", written and read without the rest of the manifest.
 std::string FormatGuard(const GuardState& guard);
 absl::StatusOr<GuardState> ParseGuard(std::string_view text);
 

@@ -24,6 +24,8 @@ inline Input Ids(const Shape& shape, std::int64_t limit) { return Make(shape, In
 inline Input Labels(const Shape& shape, std::int64_t limit) { return Make(shape, Input::kLabels, limit); }
 inline Input Positions(const Shape& shape) { return Make(shape, Input::kPositions, 0); }
 
+// Of caches of keys and values, of latents, and of what generation does with them.
+void AddCacheCases(std::vector<Case>* cases);
 // Of experts and their routers.
 void AddExpertCases(std::vector<Case>* cases);
 

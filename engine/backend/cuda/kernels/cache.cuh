@@ -1,5 +1,5 @@
-// What kernels over caches share (cached_attention.cu, cached_latent_attention.cu): the keys that a query sees, and numbers
-// as caches keep them, which is as they are or in e4m3.
+// Shared by the kernels over caches (cached_attention.cu, cached_latent_attention.cu): which keys a query sees, and the form in
+// which a cache keeps its numbers, which is that of the activations or e4m3.
 #pragma once
 
 #include <cuda_fp8.h>

@@ -5,8 +5,8 @@
 namespace engine::backend::cuda {
 namespace {
 
-// Of a token's elements [0, tokens · width) of all samples, the one of a thread goes to this place of the cache; negative:
-// nowhere.
+// The place in the cache [slots, rows, width] of element i of the tokens [samples, tokens, width]; negative: it is not kept, as its
+// sample has no slot, it is padding, or a later token takes its row.
 __device__ __forceinline__ std::int64_t PlaceOf(const CacheUpdate& p, std::int64_t i, std::int64_t width) {
   const std::int64_t token = i / width;
   const std::int64_t sample = token / p.tokens;

@@ -92,12 +92,12 @@ struct Warp {
     }
   }
 
-  // Of the tile from `start` on, the new token's row; kTileKeys where it is in none.
+  // The row that the new token has in the tile whose first key is at position `start`; kTileKeys where another tile has it.
   __device__ __forceinline__ int NewAt(std::int64_t start) const {
     return static_cast<int>(min(std::int64_t{kTileKeys}, position - start));
   }
 
-  // Of a narrow cache: a tile whose copies have come, in T.
+  // Converts a tile from e4m3, whose bytes have been copied into shared memory, to T in place.
   template <int kColumns, int kRow>
   __device__ __forceinline__ void WidenRows(T* tile, int new_at) const {
     using Row = NarrowRow<T, kColumns>;

@@ -1,4 +1,5 @@
-// What both kernels of attention over caches of keys and values share: scores, and the new token.
+// Shared by the two kernels of attention over caches of keys and values (cached_attention.cu, cached_attention_any.cu): how a
+// score is made of a product, and how the new token goes to its row.
 #pragma once
 
 #include "engine/backend/cuda/kernels/cache.cuh"

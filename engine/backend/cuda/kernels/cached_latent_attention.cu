@@ -123,7 +123,7 @@ struct Block {
     }
   }
 
-  // Of narrow caches: a tile whose copies have come, in T. Each warp has rows of its own.
+  // Converts a tile from e4m3, whose bytes have been copied into shared memory, to T in place. Each warp has rows of its own.
   __device__ __forceinline__ void Widen(std::int64_t tile, int stage) const {
     constexpr int kEach = (Narrow::kUnits + kWarp - 1) / kWarp;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
