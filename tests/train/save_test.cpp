@@ -1,13 +1,13 @@
 // Runs that save beside training.
 #include "engine/train/save.h"
 
-#include <signal.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -208,6 +208,36 @@ TEST_CASE("training goes on after a checkpoint that cannot be written, but does 
     // The last one is tried twice: where it is due, and before the run ends.
     CHECK(unsaved == std::vector<std::pair<int, int>>{{2, 1}, {4, 2}, {6, 3}, {6, 4}});
   }
+}
+
+TEST_CASE(
+    "a checkpoint that is on its way when the run is stopped is written once, and again where it failed") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 40);
+  std::vector<Probe> probes(2);
+  probes[0].before_launch = [](std::int64_t, const backend::KernelContext& context) {
+    if (context.iteration + 1 == 4) std::raise(SIGTERM);
+    return absl::OkStatus();
+  };
+  const auto of = [](const std::string& out, const char* key) {
+    std::vector<int> iterations;
+    for (const nlohmann::json& line : Metrics(out)) {
+      if (line.contains(key)) iterations.push_back(line[key].get<int>());
+    }
+    return iterations;
+  };
+  const recipe::Recipe recipe = RunRecipe(folder, SavingSets());
+  const RunResult stopped = RunCaught(recipe, folder / "stopped", false, ProbedDevice(&probes));
+  REQUIRE_MESSAGE(stopped.status.ok(), Message(stopped.status));
+  CHECK(stopped.output.find("stopped by a signal after iteration 4") != std::string::npos);
+  CHECK(of(folder / "stopped", "saved_iteration") == std::vector<int>{2, 4});
+  RunResult full;
+  {
+    const SmallFiles small;
+    full = RunCaught(recipe, folder / "full", false, ProbedDevice(&probes));
+  }
+  CHECK(Message(full.status).find("saving the checkpoint of iteration 4: ") == 0);
+  CHECK(of(folder / "full", "unsaved_iteration") == std::vector<int>{2, 4, 4});
 }
 
 TEST_CASE(
