@@ -76,6 +76,11 @@ ValueIds ComposeLinearAdd(Graph* g, const ValueIds& in, const Attributes& attrib
   return {g->Emit1(kAdd, "y", {in[2], product})};
 }
 
+ValueIds ComposeLinearGated(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId pair = g->Emit1(kLinear, "pair", in, attributes);
+  return {g->Emit1(attributes.Has("kind") ? kGlu : kSwiglu, "y", {pair}, attributes)};
+}
+
 ValueIds ComposeLinearDgradAdd(Graph* g, const ValueIds& in, const Attributes& attributes) {
   const ValueId product = g->Emit1(kLinearDgrad, "product", {in[0], in[1]}, attributes);
   return {g->Emit1(kAdd, "dx", {in[2], product})};
@@ -240,6 +245,11 @@ const OpDef kLinearAdd{.name = "linear_add",
                        .work = FusedWork<kLinearAdd>,
                        .in_place_input = 2,
                        .compose = ComposeLinearAdd};
+const OpDef kLinearGated{.name = "linear_gated",
+                         .infer = Infer<kLinearGated>,
+                         .family = Family::kProduct,
+                         .work = FusedWork<kLinearGated>,
+                         .compose = ComposeLinearGated};
 const OpDef kLinearDgradAdd{.name = "linear_dgrad_add",
                             .infer = Infer<kLinearDgradAdd>,
                             .family = Family::kProduct,
@@ -336,25 +346,12 @@ const OpDef kLinearCrossEntropy{.name = "linear_cross_entropy",
                                 .compose = ComposeLinearCrossEntropy};
 
 std::span<const OpDef* const> AllFusedOps() {
-  static constexpr std::array kOps = {&kLinearGelu,
-                                      &kLinearDgradGelu,
-                                      &kLinearAdd,
-                                      &kLinearDgradAdd,
-                                      &kGeluGradAgain,
-                                      &kSwigluGradAgain,
-                                      &kExpertActivationGradAgain,
-                                      &kAddLayerNorm,
-                                      &kAddRmsNorm,
-                                      &kAddDropoutLayerNorm,
-                                      &kAddDropoutRmsNorm,
-                                      &kDropoutGradBias,
-                                      &kLayerNormGradAdd,
-                                      &kRmsNormGradAdd,
-                                      &kRotary,
-                                      &kRotaryGrad,
-                                      &kAttentionPacked,
-                                      &kAttentionPackedGrad,
-                                      &kLinearCrossEntropy};
+  static constexpr std::array kOps = {
+      &kLinearGelu,      &kLinearDgradGelu,  &kLinearAdd,           &kLinearDgradAdd,
+      &kLinearGated,     &kGeluGradAgain,    &kSwigluGradAgain,     &kExpertActivationGradAgain,
+      &kAddLayerNorm,    &kAddRmsNorm,       &kAddDropoutLayerNorm, &kAddDropoutRmsNorm,
+      &kDropoutGradBias, &kLayerNormGradAdd, &kRmsNormGradAdd,      &kRotary,
+      &kRotaryGrad,      &kAttentionPacked,  &kAttentionPackedGrad, &kLinearCrossEntropy};
   return kOps;
 }
 

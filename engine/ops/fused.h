@@ -22,6 +22,11 @@ extern const graph::OpDef kLinearDgradGelu;
 //   y = c + linear(x, w)
 extern const graph::OpDef kLinearAdd;
 
+// linear_gated: x, w[, b] → y.   Attributes of linear, and of glu where the gate is not silu.
+//   h = linear(x, w[, b]), which has a gate and an up projection
+//   y = swiglu(h), or glu(h)                                       with attribute kind
+extern const graph::OpDef kLinearGated;
+
 // linear_dgrad_add: dy, w, c → dx, in the place of c
 //   dx = c + linear_dgrad(dy, w)
 extern const graph::OpDef kLinearDgradAdd;

@@ -73,6 +73,19 @@ void AddProducts(std::vector<FusionRow>* rows) {
                    .asks = OutputOf(kLinear, 0),
                    .where = Tanh(),
                    .same_unit = true});
+  // Of few rows, whose kernels take less time than it takes until one after the other begins.
+  const std::vector<Shape> gate_and_up = {Stream(), {2, 8, 4}};
+  const std::vector<Shape> biased_gate_and_up = {Stream(), {2, 8, 4}, {2, 8}};
+  const Attributes kind = {{"kind", std::string("relu")}};
+  rows->push_back({.op = &kLinearGated,
+                   .variants = {{gate_and_up},
+                                {biased_gate_and_up},
+                                {gate_and_up, {}, kind},
+                                {biased_gate_and_up, {}, kind}},
+                   .example = InDims(),
+                   .at = &kLinear,
+                   .asks = InputOf(kLinear, 0),
+                   .same_unit = true});
   // Adapters' wide products, which take longer to write and add than to compute.
   rows->push_back({.op = &kLinearAdd,
                    .variants = {{{Stream(), {8, 4}, Wide()}}},

@@ -92,7 +92,8 @@ GpuCases FilledAttentionCases();  // likewise, of other sizes of heads, and docu
 GpuCases LatentAttentionCases();
 GpuCases CacheCases();
 GpuCases LossCases();
-GpuCases FusedCases();
+GpuCases FusedCases();    // with FewRowsCases
+GpuCases FewRowsCases();  // of fused ops
 GpuCases ExpertCases();
 GpuCases ExpertPassCases();
 // The CPU harness' own cases of the ops that none of the lists above has.

@@ -447,6 +447,8 @@ GpuCases FusedCases() {
   AddPackedAttention({2, 131, 2, 3, 64}, kFloats, &cases, 0, 50);
   AddPackedAttention({1, 256, 1, 3, 128}, kNarrow, &cases, 0, 8);
   AddHeads(&cases);
+  const GpuCases few = FewRowsCases();
+  cases.insert(cases.end(), few.begin(), few.end());
   return cases;
 }
 

@@ -2,8 +2,11 @@
 // Tensor cores multiply: w gives the 16 rows of their tiles, x the 8 columns. Which terms of 32 a tile's place stands for is
 // free where both operands agree, so that a thread reads eight terms of a row that lie one behind the other, 16 bytes, and
 // uses them in two tiles of 16 terms.
+//
+// Of a gate and an up projection a block makes 8 columns of each, which are the low and the high half of its tiles' 16 rows.
 #include "engine/backend/cuda/kernels/few_rows.h"
 
+#include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
@@ -31,23 +34,54 @@ __device__ __forceinline__ void PrefetchToL2(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-__device__ __forceinline__ float TanhGelu(float x) {
-  return 0.5F * x * (1.0F + tanhf(0.7978845608028654F * (x + 0.044715F * x * x * x)));
+// Of few numbers, so that the exact forms cost nothing.
+__device__ __forceinline__ float Activated(graph::Activation activation, float x) {
+  float value = 0;
+  float derivative;
+  const auto of = [&]<graph::Activation kKind>() { ActivationOf<kKind, true>(x, &value, &derivative); };
+  switch (activation) {
+    using enum graph::Activation;
+    case kRelu:
+      of.template operator()<kRelu>();
+      break;
+    case kSilu:
+      of.template operator()<kSilu>();
+      break;
+    case kQuickGelu:
+      of.template operator()<kQuickGelu>();
+      break;
+    case kTanh:
+      of.template operator()<kTanh>();
+      break;
+    case kSigmoid:
+      of.template operator()<kSigmoid>();
+      break;
+    case kGeluTanh:
+      of.template operator()<kGeluTanh>();
+      break;
+    case kGeluErf:
+      of.template operator()<kGeluErf>();
+      break;
+  }
+  return value;
 }
 
 // kTiles: of 8 rows.
-template <typename T, typename Made, int kTiles>
+template <typename T, typename Made, int kTiles, bool kGated>
 __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
   __shared__ float parts[kWarps][kColumns][kTiles * kTileRows + 1];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int row = lane / 4;
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + row;
+  constexpr int kMade = kGated ? kColumns / 2 : kColumns;  // columns of y
+  const std::int64_t first_column = static_cast<std::int64_t>(blockIdx.x) * kMade;
+  const std::int64_t column = first_column + row;
   const std::int64_t in_step = lane % 4 * 8;
   const T* const w = static_cast<const T*>(p.w) + column * p.terms;
   const T* const x = static_cast<const T*>(p.x) + row * p.terms;
   const bool low = column < p.columns;
-  const bool high = column + 8 < p.columns;
+  const bool high = kGated ? low : column + 8 < p.columns;
+  const T* const w_high = w + (kGated ? p.columns : 8) * p.terms;
   float sums[kTiles][4] = {};
   const std::int64_t steps = (p.terms + kStep - 1) / kStep;
   uint4 a[kAhead][2];
@@ -58,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
     const std::int64_t term = term_of(first, i);
     const bool there = term < p.terms;
     a[i][0] = EightTerms<true>(w, term, there && low);
-    a[i][1] = EightTerms<true>(w + 8 * p.terms, term, there && high);
+    a[i][1] = EightTerms<true>(w_high, term, there && high);
   };
   const auto read_first_weights = [&] {
 #pragma unroll
@@ -75,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t term = term_of(warp, i);
       if (term < p.terms && low) PrefetchToL2(w + term);
-      if (term < p.terms && high) PrefetchToL2(w + 8 * p.terms + term);
+      if (term < p.terms && high) PrefetchToL2(w_high + term);
     }
   }
   AwaitEarlier();
@@ -110,40 +144,53 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
     parts[warp][row + 8][y_row + 1] = sums[t][3];
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kColumns * kTiles * kTileRows; i += kThreads) {
-    const int y_row = i / kColumns;
-    const std::int64_t y_column = static_cast<std::int64_t>(blockIdx.x) * kColumns + i % kColumns;
+  for (int i = static_cast<int>(threadIdx.x); i < kMade * kTiles * kTileRows; i += kThreads) {
+    const int y_row = i / kMade;
+    const int in_block = i % kMade;
+    const std::int64_t y_column = first_column + in_block;
     if (y_row >= p.rows || y_column >= p.columns) continue;
-    float sum = 0;
+    const auto sum_of = [&](int tile_row, std::int64_t bias_at) {
+      float sum = 0;
 #pragma unroll
-    for (int part = 0; part < kWarps; ++part) sum += parts[part][i % kColumns][y_row];
+      for (int part = 0; part < kWarps; ++part) sum += parts[part][tile_row][y_row];
+      if (p.bias != nullptr) sum += ToFloat(static_cast<const T*>(p.bias)[bias_at]);
+      return sum;
+    };
     const std::int64_t at = y_row * p.columns + y_column;
-    if (p.bias != nullptr) sum += ToFloat(static_cast<const T*>(p.bias)[y_column]);
-    if (p.c != nullptr) sum += ToFloat(static_cast<const Made*>(p.c)[at]);
-    if (p.before_gelu != nullptr) {
-      static_cast<Made*>(p.before_gelu)[at] = FromFloat<Made>(sum);
-      sum = TanhGelu(sum);
+    float sum = sum_of(in_block, y_column);
+    if constexpr (kGated) {
+      sum = Activated(*p.activation, sum) * sum_of(in_block + kMade, p.columns + y_column);
+    } else {
+      if (p.c != nullptr) sum += ToFloat(static_cast<const Made*>(p.c)[at]);
+      if (p.activation.has_value()) {
+        if (p.before_activation != nullptr)
+          static_cast<Made*>(p.before_activation)[at] = FromFloat<Made>(sum);
+        sum = Activated(*p.activation, sum);
+      }
     }
     static_cast<Made*>(p.y)[at] = FromFloat<Made>(sum);
   }
 }
 
-template <typename T, typename Made>
+template <typename T, typename Made, bool kGated>
 void LaunchOf(const FewRows& p, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>((p.columns + kColumns - 1) / kColumns);
+  constexpr int kMade = kGated ? kColumns / 2 : kColumns;
+  const auto blocks = static_cast<unsigned>((p.columns + kMade - 1) / kMade);
   if (p.rows <= kTileRows) {
-    Launch(true, MultiplyFewRows<T, Made, 1>, blocks, kThreads, 0, stream, p);
+    Launch(true, MultiplyFewRows<T, Made, 1, kGated>, blocks, kThreads, 0, stream, p);
   } else {
-    Launch(true, MultiplyFewRows<T, Made, 2>, blocks, kThreads, 0, stream, p);
+    Launch(true, MultiplyFewRows<T, Made, 2, kGated>, blocks, kThreads, 0, stream, p);
   }
 }
 
 template <typename T>
 void LaunchOfInput(const FewRows& p, cudaStream_t stream) {
-  if (p.made == DType::kF32) {
-    LaunchOf<T, float>(p, stream);
+  if (p.gated) {
+    LaunchOf<T, T, true>(p, stream);
+  } else if (p.made == DType::kF32) {
+    LaunchOf<T, float, false>(p, stream);
   } else {
-    LaunchOf<T, T>(p, stream);
+    LaunchOf<T, T, false>(p, stream);
   }
 }
 

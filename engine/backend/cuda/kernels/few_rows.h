@@ -1,11 +1,15 @@
-// Products of few rows, as generation has them: the weights are read once, and memory sets their time.
+// Products of few rows, as generation has them: the weights are read once, and memory sets their time. What stands behind such a
+// product is done in its kernel.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
+#include "engine/backend/cuda/profile/few_rows.h"
 #include "engine/base/dtype.h"
+#include "engine/graph/activation.h"
 
 namespace engine::backend::cuda {
 
@@ -20,17 +24,13 @@ struct FewRows {
   const void* c = nullptr;     // null: none; may be y
   void* y = nullptr;
   bool w_stays = false;  // no kernel writes w: it may be read before those in front have ended
-  // Not null: `made` too, gets what is before tanh-GELU, which y is behind.
-  void* before_gelu = nullptr;
+  // y is behind it. Where there is one, `before_activation` may be not null: it is of `made`, too, and gets what is before it.
+  std::optional<graph::Activation> activation = std::nullopt;
+  void* before_activation = nullptr;
+  // w is [2, columns, terms], and bias [2, columns]: y = activation(gate) · up, of which the gate comes first. `made` is `dtype`,
+  // c is null.
+  bool gated = false;
 };
-
-inline constexpr std::int64_t kMostFewRows = 16;
-
-// Whether a product of these sizes is one for LaunchFewRows.
-constexpr bool IsFewRows(DType dtype, DType made, std::int64_t rows, std::int64_t terms) {
-  const bool is_half = dtype == DType::kBF16 || dtype == DType::kF16;
-  return is_half && (made == dtype || made == DType::kF32) && rows <= kMostFewRows && terms % 8 == 0;
-}
 
 void LaunchFewRows(const FewRows& product, cudaStream_t stream);
 

@@ -170,7 +170,8 @@ absl::StatusOr<Enqueue> PrepareLinearGelu(Device& device, const LaunchArgs& args
   if (IsFewRows(spec, x, y)) {
     FewRows product = FewRowsOf(spec, args, y);
     product.bias = args.inputs[2].data;
-    product.before_gelu = pre.data;
+    product.activation = graph::Activation::kGeluTanh;
+    product.before_activation = pre.data;
     return EnqueueFewRows(product);
   }
   spec.epilogue = GemmEpilogue::kGeluAuxBias;

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "engine/backend/cuda/profile/column_sums.h"
+#include "engine/backend/cuda/profile/few_rows.h"
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/backend/cuda/profile/scratch_cached_attention.h"
@@ -50,6 +51,8 @@ bool EpilogueTakes(const graph::TensorType& pre) {
   return IsNarrow(pre.dtype) && pre.shape[pre.shape.rank() - 1] % 8 == 0;
 }
 
+bool HasFewRowsOnly(const graph::TensorType& x) { return HasFewRows(x.dtype, x.shape); }
+
 // With grouped queries, heads do not lie at one stride in the packed projection (J = 3: one query head a group).
 bool HeadsHaveOneStride(const graph::TensorType& packed) { return packed.shape[3] == 3; }
 
@@ -60,9 +63,8 @@ struct FusedEntry {
 };
 
 constexpr std::array kFused = {
-    FusedEntry{"linear_gelu", EpilogueTakes},
-    FusedEntry{"linear_dgrad_gelu", EpilogueTakes},
-    FusedEntry{"attention_packed", HeadsHaveOneStride},
+    FusedEntry{"linear_gelu", EpilogueTakes},   FusedEntry{"linear_dgrad_gelu", EpilogueTakes},
+    FusedEntry{"linear_gated", HasFewRowsOnly}, FusedEntry{"attention_packed", HeadsHaveOneStride},
     FusedEntry{"rotary", HeadsHaveOneStride},
 };
 

@@ -1,0 +1,77 @@
+// What stands beside products of few rows becomes part of them, on a GPU, in programs of generation: there nothing that lies
+// between them has another reader.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cuda/profile/profile.h"
+#include "engine/compile/compile.h"
+#include "tests/plan/plans.h"
+
+namespace engine::compile {
+namespace {
+
+// Of two layers, verified; prompts of 32 tokens, and steps of 1, 16 and 17 sequences.
+plan::Plan GenerationPlan(bool llama, std::vector<std::string> sets) {
+  for (const char* set : {"model.layers=2", "training.global_batch=1", "training.micro_batch=1"})
+    sets.emplace_back(set);
+  absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(
+      plan::TinyRecipe(llama, sets), {.profile = backend::cuda::CudaProfile()},
+      {.slots = 17, .context = 32, .prefill_tokens = {32}, .decode_batches = {1, 16, 17}});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  return *std::move(plan);
+}
+
+// "add 1, linear 12": how often each kernel runs in a segment.
+std::string CountedKernels(const plan::Plan& plan, const std::string& name) {
+  std::map<std::string, int> counts;
+  for (const plan::Segment& segment : plan.stages[0].segments) {
+    if (segment.name != name) continue;
+    for (const plan::Instruction& instruction : segment.instructions)
+      ++counts[std::string(instruction.kernel())];
+  }
+  std::string text;
+  for (const auto& [kernel, count] : counts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kernel, count);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("fuse: in a step of few sequences, what stands beside products is part of them") {
+  const plan::Plan llama = GenerationPlan(true, {"precision.compute=bf16"});
+  for (const char* segment : {"decode1x1.0", "decode16x1.0"}) {
+    CHECK(
+        CountedKernels(llama, segment) ==
+        "add_rms_norm 4, cached_attention 2, embedding 1, linear 7, linear_gated 2, qkv_split 2, rms_norm 1, "
+        "top_logits 1");
+  }
+  // Of more rows the library makes products, and so it does in fp32.
+  const char* const kPlain =
+      "add_rms_norm 4, cached_attention 2, embedding 1, linear 9, qkv_split 2, rms_norm 1, swiglu 2, "
+      "top_logits 1";
+  CHECK(CountedKernels(llama, "decode17x1.0") == kPlain);
+  CHECK(CountedKernels(GenerationPlan(true, {}), "decode1x1.0") == kPlain);
+  // Sums have one order whatever the number of rows.
+  const plan::Plan invariant =
+      GenerationPlan(true, {"precision.compute=bf16", "generate.invariant=true", "model.attention.heads=4",
+                            "model.attention.kv_heads=2"});
+  CHECK(CountedKernels(invariant, "decode1x1.0").find("linear 9, qkv_split 2, rms_norm 1, swiglu 2") !=
+        std::string::npos);
+}
+
+// The gradient reads the gate and the up projection again, however few rows there are.
+TEST_CASE("fuse: a training step keeps what its gradients read") {
+  const recipe::Recipe recipe =
+      plan::TinyRecipe(true, {"model.layers=2", "precision.compute=bf16", "data.sequence_length=8",
+                              "training.global_batch=1", "training.micro_batch=1"});
+  absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = backend::cuda::CudaProfile()});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  CHECK(CountedKernels(*plan, "forward.0").find("swiglu 2") != std::string::npos);
+  CHECK(CountedKernels(*plan, "evaluate.0").find("linear_gated 2") != std::string::npos);
+}
+
+}  // namespace engine::compile
