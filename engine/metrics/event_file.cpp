@@ -1,6 +1,8 @@
 #include "engine/metrics/event_file.h"
 
 #include <array>
+#include <bit>
+#include <vector>
 
 #include "engine/metrics/protobuf.h"
 
@@ -72,6 +74,38 @@ std::uint64_t TypeOf(const Setting& setting) {
   return std::holds_alternative<bool>(setting) ? 2 : 3;
 }
 
+// Doubles one behind the other, as a packed field has them.
+std::string Packed(std::span<const double> numbers) {
+  std::string bytes;
+  for (const double number : numbers) bytes += LittleEndian(std::bit_cast<std::uint64_t>(number), 8);
+  return bytes;
+}
+
+// tensorflow.HistogramProto, whose limits are where buckets end.
+ProtoMessage HistogramProto(const Histogram& histogram) {
+  std::vector<double> limits;
+  std::vector<double> counts;
+  int next = -1;  // behind the last bucket that has elements
+  for (const auto& [bucket, count] : histogram.buckets()) {
+    if (next >= 0 && bucket > next) {
+      limits.push_back(Histogram::LimitOf(bucket - 1));
+      counts.push_back(0);
+    }
+    limits.push_back(Histogram::LimitOf(bucket));
+    counts.push_back(static_cast<double>(count));
+    next = bucket + 1;
+  }
+  const bool is_empty = histogram.count() == 0;
+  return ProtoMessage()
+      .Double(1, is_empty ? 0 : histogram.min())
+      .Double(2, is_empty ? 0 : histogram.max())
+      .Double(3, static_cast<double>(histogram.count()))
+      .Double(4, histogram.sum())
+      .Double(5, histogram.sum_of_squares())
+      .Bytes(6, Packed(limits))
+      .Bytes(7, Packed(counts));
+}
+
 }  // namespace
 
 std::uint32_t MaskedCrc32c(std::string_view data) {
@@ -101,6 +135,14 @@ std::string ScalarsEvent(double wall, std::int64_t step,
   for (const auto& [tag, number] : values) {
     summary.Message(1, ProtoMessage().Bytes(1, tag).Float(2, static_cast<float>(number)));
   }
+  return RecordOf(Event(wall, step).Message(5, summary));
+}
+
+std::string HistogramsEvent(double wall, std::int64_t step,
+                            std::span<const std::pair<std::string, Histogram>> histograms) {
+  ProtoMessage summary;
+  for (const auto& [tag, histogram] : histograms)
+    summary.Message(1, ProtoMessage().Bytes(1, tag).Message(5, HistogramProto(histogram)));
   return RecordOf(Event(wall, step).Message(5, summary));
 }
 

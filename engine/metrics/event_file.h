@@ -28,6 +28,9 @@ std::string VersionEvent(double wall);
 std::string SessionStartEvent(double wall, std::int64_t step);
 std::string ScalarsEvent(double wall, std::int64_t step,
                          std::span<const std::pair<std::string, double>> values);
+// Buckets without elements between others are one.
+std::string HistogramsEvent(double wall, std::int64_t step,
+                            std::span<const std::pair<std::string, Histogram>> histograms);
 // `markdown` as the plugin "text" shows it.
 std::string TextEvent(double wall, std::int64_t step, const std::string& tag, const std::string& markdown);
 // The three parts of a run in the table of hyper-parameters: what the table has, what this run's settings are, how it ended.

@@ -25,6 +25,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/histogram.h"
 #include "engine/base/status.h"
 #include "engine/metrics/quantities.h"
 
@@ -37,7 +38,7 @@ struct Measurement {
 };
 
 struct Record {
-  enum class Event { kIteration, kEvaluation, kCheckpoint, kNotSaved, kLeftOut, kRewind };
+  enum class Event { kIteration, kEvaluation, kCheckpoint, kNotSaved, kLeftOut, kRewind, kHistograms };
 
   Event event = Event::kIteration;
   // From 1; of an evaluation or a checkpoint, the one after which it was made; of a rewind, the one after which the run goes on.
@@ -45,6 +46,8 @@ struct Record {
   std::int64_t consumed_samples = 0;  // after that iteration
   double unix_seconds = 0;            // when the event was over
   std::vector<Measurement> values = {};
+  // Of tensors, by tag; what kHistograms has instead of values, for sinks that show them.
+  std::vector<std::pair<std::string, Histogram>> histograms = {};
 };
 
 using Setting = std::variant<std::int64_t, double, bool, std::string>;
@@ -66,6 +69,7 @@ class Sink {
   virtual ~Sink() = default;
   // The name that a warning gives the sink.
   virtual std::string Name() const = 0;
+  virtual bool ShowsHistograms() const { return false; }
   // Sees each record once, when it is made, whether or not it can be put out; for sinks that keep sums.
   virtual void Take(const Record& /*record*/) {}
   // Puts the record out, after it was taken; again with the same record after an error.

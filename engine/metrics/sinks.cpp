@@ -10,6 +10,7 @@ void Sinks::Add(std::unique_ptr<Sink> sink, std::int64_t interval) {
 
 void Sinks::Write(const Record& record) {
   for (Entry& entry : entries_) {
+    if (record.event == Record::Event::kHistograms && !entry.sink->ShowsHistograms()) continue;
     if (record.event != Record::Event::kIteration || record.iteration % entry.interval == 0)
       Pass(entry, record);
   }

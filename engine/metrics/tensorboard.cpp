@@ -69,6 +69,10 @@ absl::Status TensorBoard::Write(const Record& record) {
     if (!quantity->over_samples) continue;
     by_samples.emplace_back(by_iteration.back().first + " vs samples", by_iteration.back().second);
   }
+  if (!record.histograms.empty()) {
+    const std::string event = HistogramsEvent(record.unix_seconds, record.iteration, record.histograms);
+    RETURN_IF_ERROR(Append(by_iteration_, run_.resumed_iteration, true, event).status());
+  }
   if (by_iteration.empty()) return absl::OkStatus();
   std::int64_t samples_size = 0;
   if (!by_samples.empty()) {

@@ -21,6 +21,7 @@ class TensorBoard : public Sink {
   TensorBoard(const std::string& folder, RunDescription run);
 
   std::string Name() const override { return "tensorboard"; }
+  bool ShowsHistograms() const override { return true; }
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;
 

@@ -736,6 +736,12 @@ Rows TrainingRows() {
           .Between(1, kMaxCount)
           .Unit("iterations")
           .Doc("Iterations between those that tensorboard and wandb get."),
+      FIELD(logging.histogram_interval)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations between histograms of all weights and of their gradients, which tensorboard gets; "
+               "0: "
+               "none. Training stands still while they are counted."),
       FIELD(logging.wandb.project).Doc("Project of the run."),
       FIELD(logging.wandb.entity).Doc("User or team of the project; empty: that of whoever uploads the run."),
       FIELD(logging.wandb.name).Doc("Name of the run; empty: that of its folder."),

@@ -293,6 +293,7 @@ struct Logging {
   std::int64_t interval = 1;
   std::vector<std::string> sinks;  // beside metrics.jsonl: tensorboard | wandb | prometheus
   std::int64_t sink_interval = 1;
+  std::int64_t histogram_interval = 0;  // tensorboard: iterations between histograms; 0: none
   Wandb wandb;
   Prometheus prometheus;
 

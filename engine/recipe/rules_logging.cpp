@@ -50,6 +50,12 @@ void SinkIntervalHasASink(const RuleContext& c) {
          "logging.sink_interval is not used: logging.sinks names neither \"tensorboard\" nor \"wandb\"");
 }
 
+void HistogramsHaveTheirSink(const RuleContext& c) {
+  if (c.recipe.logging.histogram_interval == 0 || c.recipe.logging.Has("tensorboard")) return;
+  c.Note({"logging.histogram_interval"},
+         "logging.histogram_interval is not used: logging.sinks does not name \"tensorboard\"");
+}
+
 }  // namespace
 
 std::vector<Rule> LoggingRules() {
@@ -58,6 +64,7 @@ std::vector<Rule> LoggingRules() {
       {{"logging.prometheus.textfile"}, TextfileHasItsEnding},
       {{"logging.sinks", "logging.wandb", "logging.prometheus"}, KeysHaveTheirSink},
       {{"logging.sinks", "logging.sink_interval"}, SinkIntervalHasASink},
+      {{"logging.sinks", "logging.histogram_interval"}, HistogramsHaveTheirSink},
   };
 }
 

@@ -1,5 +1,6 @@
 #include "engine/train/check_copies.h"
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -10,13 +11,10 @@
 #include "engine/state/copies.h"
 #include "engine/train/outcome.h"
 #include "engine/train/save.h"
+#include "engine/train/texts_of_ranks.h"
 
 namespace engine::train {
 namespace {
-
-std::string HashesKey(std::int64_t rank, std::int64_t iteration) {
-  return fmt::format("hashes of rank {} after iteration {}", rank, iteration);
-}
 
 std::string ToText(const state::RankHashes& hashes) {
   nlohmann::json pieces = nlohmann::json::array();
@@ -30,47 +28,6 @@ absl::StatusOr<state::RankHashes> FromText(std::int64_t rank, const std::string&
   for (const nlohmann::json& piece : json["pieces"])
     hashes.pieces.push_back({piece[0].get<std::string>(), piece[1].get<std::string>()});
   return hashes;
-}
-
-// Of what a rank tells of its hashes: as much as a value of the rendezvous may have, and some bytes less.
-constexpr std::size_t kMostBytes = std::size_t{512} << 10;
-
-std::string PartKey(const std::string& key, std::size_t part) {
-  return fmt::format("{}, part {}", key, part);
-}
-
-absl::Status Tell(const std::string& key, const std::string& text, launch::Client& processes) {
-  const std::size_t parts = 1 + text.size() / kMostBytes;
-  for (std::size_t part = 1; part < parts; ++part)
-    RETURN_IF_ERROR(processes.Set(PartKey(key, part), text.substr(part * kMostBytes, kMostBytes)));
-  return processes.Set(key, fmt::format("{} {}", parts, text.substr(0, kMostBytes)));
-}
-
-// `first`: what the key has.
-absl::StatusOr<std::string> Whole(const std::string& key, const std::string& first,
-                                  launch::Client& processes) {
-  const std::size_t blank = first.find(' ');
-  const std::size_t parts = std::stoull(first);
-  std::string text = first.substr(blank + 1);
-  for (std::size_t part = 1; part < parts; ++part) {
-    ASSIGN_OR_RETURN(const std::string more, processes.Take(PartKey(key, part)));
-    text += more;
-  }
-  return text;
-}
-
-// Adds those of the ranks of other processes.
-absl::Status Collect(const RunContext& run, std::int64_t iteration, std::vector<state::RankHashes>* ranks) {
-  std::vector<std::string> keys;
-  for (std::int64_t rank = 1; rank < run.plan.mesh.world(); ++rank)
-    keys.push_back(HashesKey(rank, iteration));
-  ASSIGN_OR_RETURN(const std::vector<std::string> texts, run.processes->TakeAll(keys));
-  for (size_t i = 0; i < texts.size(); ++i) {
-    ASSIGN_OR_RETURN(const std::string text, Whole(keys[i], texts[i], *run.processes));
-    ASSIGN_OR_RETURN(state::RankHashes hashes, FromText(static_cast<std::int64_t>(i) + 1, text));
-    ranks->push_back(std::move(hashes));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -91,8 +48,14 @@ absl::Status CheckCopies(const RunContext& run, std::int64_t iteration) {
     return absl::OkStatus();
   }));
   if (run.processes != nullptr) {
-    if (!run.Leads()) return Tell(HashesKey(ranks[0].rank, iteration), ToText(ranks[0]), *run.processes);
-    RETURN_IF_ERROR(Collect(run, iteration, &ranks));
+    ASSIGN_OR_RETURN(
+        const std::vector<std::string> texts,
+        TextsOfRanks(fmt::format("hashes after iteration {}", iteration), run.Leads() ? "" : ToText(ranks[0]),
+                     ranks[0].rank, run.plan.mesh.world(), *run.processes));
+    if (!run.Leads()) return absl::OkStatus();
+    for (const std::string& text : texts) {
+      ASSIGN_OR_RETURN(ranks.emplace_back(), FromText(std::ssize(ranks), text));
+    }
   }
   absl::Status compared = state::CompareCopies(ranks);
   if (compared.ok()) return compared;

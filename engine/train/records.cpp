@@ -121,6 +121,14 @@ metrics::Record RecordOf(const NotSavedReport& report, std::int64_t iteration,
                      {&metrics::kSaveFailures, Real(report.failures)}}};
 }
 
+metrics::Record RecordOf(const HistogramReport& report) {
+  return {.event = Event::kHistograms,
+          .iteration = report.iteration,
+          .consumed_samples = report.consumed_samples,
+          .unix_seconds = UnixSeconds(),
+          .histograms = report.histograms};
+}
+
 metrics::Record RecordOf(const LeftOutReport& report) {
   return {.event = Event::kLeftOut,
           .iteration = report.iteration,

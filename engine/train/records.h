@@ -23,6 +23,7 @@ metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_s
 // `iteration`: the last one that was told, and samples after it.
 metrics::Record RecordOf(const SaveReport& report, std::int64_t iteration, std::int64_t consumed_samples);
 metrics::Record RecordOf(const NotSavedReport& report, std::int64_t iteration, std::int64_t consumed_samples);
+metrics::Record RecordOf(const HistogramReport& report);
 metrics::Record RecordOf(const LeftOutReport& report);
 metrics::Record RecordOf(const RewindReport& report);
 

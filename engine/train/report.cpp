@@ -142,6 +142,8 @@ void Reporter::NotSaved(const NotSavedReport& report) {
   sinks_.Write(RecordOf(report, iteration_, consumed_samples_));
 }
 
+void Reporter::Histograms(const HistogramReport& report) { sinks_.Write(RecordOf(report)); }
+
 void Reporter::LeftOut(const LeftOutReport& report) {
   iteration_ = report.iteration;
   consumed_samples_ = report.consumed_samples;

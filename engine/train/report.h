@@ -8,8 +8,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/base/histogram.h"
 #include "engine/base/status.h"
 #include "engine/evaluate/results.h"
 #include "engine/metrics/sinks.h"
@@ -86,6 +88,12 @@ struct RewindReport {
   std::int64_t rewinds = 0;           // so far
 };
 
+struct HistogramReport {
+  std::int64_t iteration = 0;
+  std::int64_t consumed_samples = 0;                               // after it
+  std::vector<std::pair<std::string, Histogram>> histograms = {};  // of tensors, by tag
+};
+
 class Reporter {
  public:
   // DIR/metrics.jsonl is the first sink (metrics/jsonl.h); the run goes on after `iteration`.
@@ -103,6 +111,7 @@ class Reporter {
   // The record has the last iteration that was told, as training may have gone on meanwhile, and names the checkpoint's.
   void Saved(const SaveReport& report);
   void NotSaved(const NotSavedReport& report);  // likewise
+  void Histograms(const HistogramReport& report);
   void LeftOut(const LeftOutReport& report);
   void WentBack(const RewindReport& report);
   // Nothing is told after it. `succeeded`: the run has finished, or was stopped and saved.

@@ -20,6 +20,7 @@
 #include "engine/train/evaluation.h"
 #include "engine/train/fault_kit.h"
 #include "engine/train/feed.h"
+#include "engine/train/histograms.h"
 #include "engine/train/iterations.h"
 #include "engine/train/memory_checkpoints.h"
 #include "engine/train/origin.h"
@@ -304,8 +305,11 @@ class Training {
       const bool is_kept = run_.IsKept(position.iteration);
       if (CopiesAreCompared(recipe, position.iteration))
         RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
+      const bool histograms_due = HistogramsDue(recipe, position.iteration);
       // What a run goes on from has its iteration's lines behind it.
-      if (evaluation_due || checkpoint_due || is_kept) RETURN_IF_ERROR(iterations.Flush());
+      if (evaluation_due || checkpoint_due || is_kept || histograms_due) RETURN_IF_ERROR(iterations.Flush());
+      // Before an evaluation, which may write where gradients are.
+      if (histograms_due) RETURN_IF_ERROR(TellHistograms(run_, position));
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
       if (evaluation_due) RETURN_IF_ERROR(Evaluate(run_, position.iteration));
       if (checkpoint_due) RETURN_IF_ERROR(saver.Save(position));

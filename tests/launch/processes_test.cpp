@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -60,6 +61,24 @@ std::string Numbers(const std::string& out) {
   return numbers;
 }
 
+// The events of a run's TensorBoard file that have histograms, without the time with which each begins
+// (engine/metrics/event_file.h).
+std::vector<std::string> Histograms(const std::string& out) {
+  std::vector<std::string> events;
+  for (const auto& entry : std::filesystem::directory_iterator(out + "/tensorboard")) {
+    if (!entry.is_regular_file()) continue;
+    const std::string bytes = data::ReadFile(entry.path());
+    for (std::size_t at = 0; at + 16 <= bytes.size();) {
+      std::uint64_t length = 0;
+      std::memcpy(&length, bytes.data() + at, sizeof(length));
+      const std::string event = bytes.substr(at + 12, length);
+      if (event.find("gradients/final_norm.weight") != std::string::npos) events.push_back(event.substr(9));
+      at += length + 16;
+    }
+  }
+  return events;
+}
+
 // Name to bytes of the newest checkpoint's shards.
 std::map<std::string, std::string> Shards(const std::string& out, const std::string& iteration) {
   std::map<std::string, std::string> shards;
@@ -79,7 +98,8 @@ TEST_CASE("processes: every layout gives the bits that it gives with threads") {
     const std::string threads = tiny.out + "_threads_" + std::string(layout.name).substr(0, 3);
     const std::string processes = tiny.out + "_processes_" + std::string(layout.name).substr(0, 3);
     const std::string common = "run " + tiny.recipe + " --threads 2" + layout.settings +
-                               " --set evaluation.interval=8 --set evaluation.iterations=1";
+                               " --set evaluation.interval=8 --set evaluation.iterations=1 "
+                               "--set 'logging.sinks=[\"tensorboard\"]' --set logging.histogram_interval=4";
     const std::string suffix = layout.ranks == 4 ? "_4" : "";
     const ProgramResult one = RunProgram(common + " --out " + threads + suffix);
     REQUIRE_MESSAGE(one.exit_code == 0, one.output);
@@ -88,6 +108,9 @@ TEST_CASE("processes: every layout gives the bits that it gives with threads") {
     const std::string numbers = Numbers(threads + suffix);
     CHECK(std::count(numbers.begin(), numbers.end(), '\n') == 9);
     CHECK(Numbers(processes + suffix) == numbers);
+    const std::vector<std::string> histograms = Histograms(threads + suffix);
+    CHECK(histograms.size() == 2);
+    CHECK(Histograms(processes + suffix) == histograms);
     CHECK(Shards(processes + suffix, "iteration_0000008") == Shards(threads + suffix, "iteration_0000008"));
     CHECK(RunProgram("checkpoint info --verify " + processes + suffix + "/checkpoints/iteration_0000008")
               .exit_code == 0);

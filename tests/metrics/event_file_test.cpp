@@ -17,11 +17,17 @@ TEST_CASE("events are byte by byte those that protoc makes (tests/oracles/sink_f
       {"model.layers", std::int64_t{12}}, {"fp8", true}, {"kind", std::string("sgd")}, {"lr", 0.5}};
   const std::vector<std::pair<std::string, double>> loss = {{"lm loss", 0.5}};
   const std::vector<std::pair<std::string, double>> two = {{"a", -0.0}, {"b", 0.1}};
+  const std::vector<float> spread = {0.5F, -0.25F, 0.5F, 3.0F, 0.53125F, -1e3F, 0.0F, 0x1p-60F};
+  const std::vector<float> one = {0.25F};
+  std::vector<std::pair<std::string, Histogram>> histograms = {{"weights/a", {}}, {"b", {}}};
+  histograms[0].second.Add(spread);
+  histograms[1].second.Add(one);
   const std::vector<std::string> tags = {"lm loss"};
   const std::vector<std::string> events = {VersionEvent(1),
                                            SessionStartEvent(1.5, 51),
                                            ScalarsEvent(1, 100, loss),
                                            ScalarsEvent(2, 3'000'000'000, two),
+                                           HistogramsEvent(2, 7, histograms),
                                            TextEvent(1, 50, "recipe", "| a | \303\244 |\n"),
                                            ExperimentEvent(1, settings, tags),
                                            HyperParametersEvent(1, Settings{settings[0]}),

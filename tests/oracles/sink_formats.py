@@ -5,12 +5,15 @@ field numbers of the projects' own .proto files, and with checksums of Python an
 usage: sink_formats.py           writes tests/metrics/golden/*.hex (Debian: protobuf-compiler)
        sink_formats.py FILE…     prints what is in event files and .wandb files, each record by protoc --decode
 """
+import bisect
 import pathlib
 import struct
 import subprocess
 import sys
 import tempfile
 import zlib
+
+SPREAD = [0.5, -0.25, 0.5, 3.0, 0.53125, -1000.0, 0.0, 2.0**-60]  # each a float32
 
 SCHEMA = """
 syntax = "proto3";
@@ -21,8 +24,12 @@ message Event {
 }
 message SessionLog { enum Status { UNKNOWN = 0; START = 1; STOP = 2; CHECKPOINT = 3; } Status status = 1; }
 message Summary {
-  message Value { string tag = 1; SummaryMetadata metadata = 9; oneof value { float simple_value = 2; TensorProto tensor = 8; } }
+  message Value { string tag = 1; SummaryMetadata metadata = 9; oneof value { float simple_value = 2; HistogramProto histo = 5; TensorProto tensor = 8; } }
   repeated Value value = 1;
+}
+message HistogramProto {
+  double min = 1; double max = 2; double num = 3; double sum = 4; double sum_squares = 5;
+  repeated double bucket_limit = 6; repeated double bucket = 7;
 }
 message SummaryMetadata { message PluginData { string plugin_name = 1; bytes content = 2; } PluginData plugin_data = 1; }
 message TensorShapeProto { message Dim { optional int64 size = 1; } repeated Dim dim = 2; }
@@ -101,6 +108,36 @@ def hparams(part, wall, text):
                            f"tensor {{ dtype: 1 tensor_shape {{ dim {{ size: 0 }} }} }} }} }}")
 
 
+def histogram_limits():
+    """tensorflow/core/lib/histogram/histogram.cc, InitDefaultBucketsInner."""
+    positive = []
+    limit = 1.0e-12
+    while limit < 1.0e20:
+        positive.append(limit)
+        limit *= 1.1
+    positive.append(sys.float_info.max)
+    return [-limit for limit in reversed(positive)] + [0.0] + positive
+
+
+def histogram(values):
+    limits = histogram_limits()
+    counts = [0] * len(limits)
+    for value in values:
+        counts[bisect.bisect_right(limits, value)] += 1
+    buckets = []
+    for limit, count in zip(limits, counts):
+        if count == 0 and (not buckets or buckets[-1][1] == 0):
+            if buckets:
+                buckets[-1] = (limit, 0)
+            continue
+        buckets.append((limit, count))
+    if buckets[-1][1] == 0:
+        buckets.pop()
+    text = f"min: {min(values)!r} max: {max(values)!r} num: {len(values)} sum: {sum(values)!r} "
+    text += f"sum_squares: {sum(value * value for value in values)!r} "
+    return text + " ".join(f"bucket_limit: {limit!r} bucket: {count}" for limit, count in buckets)
+
+
 def event_records():
     """What tests/metrics/event_file_test.cpp writes, in its order."""
     yield encode("Event", 'wall_time: 1 file_version: "brain.Event:2"')
@@ -108,6 +145,8 @@ def event_records():
     yield encode("Event", 'wall_time: 1 step: 100 summary { value { tag: "lm loss" simple_value: 0.5 } }')
     yield encode("Event", 'wall_time: 2 step: 3000000000 summary { value { tag: "a" simple_value: -0 } value { tag: "b" '
                           "simple_value: 0.1 } }")
+    yield encode("Event", f'wall_time: 2 step: 7 summary {{ value {{ tag: "weights/a" histo {{ {histogram(SPREAD)} }} }} value {{ '
+                          f'tag: "b" histo {{ {histogram([0.25])} }} }} }}')
     yield encode("Event", 'wall_time: 1 step: 50 summary { value { tag: "recipe" metadata { plugin_data { plugin_name: "text" '
                           '} } tensor { dtype: 7 tensor_shape { } string_val: "| a | \\303\\244 |\\n" } } }')
     yield hparams("experiment", 1, 'experiment { hparam_infos { name: "model.layers" type: 3 } hparam_infos { name: "fp8" '

@@ -227,4 +227,15 @@ TEST_CASE("an interval of sinks is noted where no sink that is named has one") {
                          "\"tensorboard\" nor \"wandb\"\n"));
 }
 
+TEST_CASE("an interval of histograms is noted where no sink that is named shows them") {
+  const LoadResult unused = LoadBase({"logging.sinks=[\"wandb\"]", "logging.histogram_interval=5"});
+  CHECK(unused.ok());
+  REQUIRE(unused.diagnostics.size() == 1);
+  CHECK(Format(unused.diagnostics[0])
+            .starts_with(
+                "--set:2:28: note: logging.histogram_interval is not used: logging.sinks does not name "
+                "\"tensorboard\"\n"));
+  CHECK(LoadBase({"logging.sinks=[\"tensorboard\"]", "logging.histogram_interval=5"}).diagnostics.empty());
+}
+
 }  // namespace engine::recipe

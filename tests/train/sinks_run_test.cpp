@@ -80,6 +80,25 @@ TEST_CASE("a run feeds the sinks that its recipe names, and goes on in them when
   }
 }
 
+TEST_CASE(
+    "histograms of weights and gradients go to TensorBoard alone, at their interval, and change nothing") {
+  const TempDir folder;
+  WriteDataset(folder / "text", 200);
+  std::vector<std::string> sets = SinkSets(folder / "run.prom", 5);
+  MustRun(RunRecipe(folder, sets), folder / "without");
+  sets.emplace_back("logging.histogram_interval=2");
+  const RunResult with = MustRunAndNote(RunRecipe(folder, sets), folder / "with");
+  CHECK_MESSAGE(with.notes.empty(), with.notes);
+  CHECK(TimelessMetrics(folder / "with") == TimelessMetrics(folder / "without"));
+  std::string events;
+  for (const std::string& file : FilesBelow(folder / "with/tensorboard")) {
+    if (Occurrences(file, "/samples/") == 0) events += data::ReadFile(file);
+  }
+  for (const char* tag : {"weights/final_norm.weight", "gradients/final_norm.weight"})
+    CHECK(Occurrences(events, tag) == 2);
+  CHECK(Occurrences(data::ReadFile(FilesBelow(folder / "with/wandb").at(0)), "gradients/") == 0);
+}
+
 TEST_CASE("sinks that fail are a warning each, and the run has the same numbers as without any") {
   const TempDir folder;
   WriteDataset(folder / "text", 200);
