@@ -186,6 +186,18 @@ inline constexpr Quantity kStall{
     .help = "How long training stood still for checkpoints since the one before."};
 inline constexpr Quantity kSavedAt{.metric = "engine_checkpoint_last_success_timestamp_seconds",
                                    .help = "When the last checkpoint was whole on disk, as Unix time."};
+// Of checkpoints that could not be written.
+inline constexpr Quantity kUnsavedIteration{
+    .key = "unsaved_iteration",
+    .metric = "engine_checkpoint_last_failed_iteration",
+    .help = "The iteration whose checkpoint was the last that could not be written.",
+    .integer = true};
+inline constexpr Quantity kSaveFailures{.key = "save_failures",
+                                        .tag = "engine/checkpoint-failures",
+                                        .metric = "engine_checkpoint_failures_total",
+                                        .type = Quantity::Type::kCounter,
+                                        .help = "Checkpoints that could not be written.",
+                                        .integer = true};
 // Of iterations that are left out.
 inline constexpr Quantity kLeftOutIterations{.key = "left_out_iterations",
                                              .tag = "engine/left-out-iterations",
@@ -235,6 +247,8 @@ inline constexpr std::array kQuantities = {&kLoss,
                                            &kSaveTime,
                                            &kStall,
                                            &kSavedAt,
+                                           &kUnsavedIteration,
+                                           &kSaveFailures,
                                            &kLeftOutIterations,
                                            &kRewinds,
                                            &kBadIteration};

@@ -37,7 +37,7 @@ struct Measurement {
 };
 
 struct Record {
-  enum class Event { kIteration, kEvaluation, kCheckpoint, kLeftOut, kRewind };
+  enum class Event { kIteration, kEvaluation, kCheckpoint, kNotSaved, kLeftOut, kRewind };
 
   Event event = Event::kIteration;
   // From 1; of an evaluation or a checkpoint, the one after which it was made; of a rewind, the one after which the run goes on.

@@ -612,6 +612,11 @@ Rows TrainingRows() {
                "each "
                "rank's state in the host's memory. The copy is made beside the next iteration, whose update "
                "waits for it. Without it training waits until the checkpoint is on disk."),
+      FIELD(checkpoint.required)
+          .Doc("Whether a checkpoint between iterations that cannot be written, as the disk is full or does "
+               "not "
+               "answer, ends the run. Without it the failure is a warning, and training goes on to the next "
+               "checkpoint; the one at the end must be written."),
       FIELD(checkpoint.memory)
           .Doc("Whether each rank's whole state is copied into its host's memory, too, where it outlives the "
                "rank: "

@@ -1,20 +1,14 @@
 #include "engine/state/state.h"
 
-#include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <future>
 #include <span>
 
 #include "engine/base/parallel.h"
 #include "engine/base/philox.h"
 #include "engine/checkpoint/flat_range.h"
-#include "engine/checkpoint/write.h"
 #include "engine/plan/control.h"
-#include "engine/plan/snapshot.h"
-#include "engine/state/shard_exchange.h"
+#include "engine/state/tensors.h"
 #include "engine/state/weights.h"
 
 namespace engine::state {
@@ -27,85 +21,6 @@ using executor::RankExecutor;
 using plan::Bucket;
 using plan::Plan;
 using plan::PlanParameter;
-
-constexpr const char* kScalerName = "loss_scaler";  // f64 [kSavedControlNumbers], of fp16: the control block
-
-bool HasScaler(const Plan& plan) { return plan.loss_scaler.skips; }
-
-// A state has one name in every layout; copies of it, of which stages may have several, are equal.
-struct NamedState {
-  std::string name;
-  size_t stage = 0;
-  size_t index = 0;  // among the stage's
-};
-
-// Every state of a run that checkpoints keep, once, in the plan's order.
-std::vector<NamedState> StatesOf(const Plan& plan) {
-  std::vector<NamedState> states;
-  absl::flat_hash_set<std::string> known;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const std::vector<plan::State>& of_stage = plan.stages[s].states;
-    for (size_t i = 0; i < of_stage.size(); ++i) {
-      std::string name = plan.StateName(of_stage[i]);
-      const bool saved = of_stage[i].spec.life == graph::Lifetime::kRun;
-      if (saved && known.insert(name).second)
-        states.push_back({.name = std::move(name), .stage = s, .index = i});
-    }
-  }
-  return states;
-}
-
-const plan::State& StateOf(const Plan& plan, const NamedState& state) {
-  return plan.stages[state.stage].states[state.index];
-}
-
-const Shape& ShapeOf(const Plan& plan, const plan::State& state) {
-  return plan.values[static_cast<size_t>(state.buffer.value)].shape;
-}
-
-Box WholeBox(const Shape& shape) {
-  Box box;
-  for (std::int64_t size : shape) {
-    box.start.push_back(0);
-    box.count.push_back(size);
-  }
-  return box;
-}
-
-const PlanParameter& ParameterOf(const Plan& plan, std::int32_t index) {
-  return plan.parameters[static_cast<size_t>(index)];
-}
-
-// This rank's box of a parameter, padding cut off; a count of 0 where the rank holds padding only. Weights
-// are split into contiguous parts, so one interval a dim.
-Box LocalBox(const Plan& plan, const RankExecutor& executor, std::int32_t index) {
-  const PlanParameter& parameter = ParameterOf(plan, index);
-  const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
-  const Extent extent = value.layout.ExtentOf(value.shape, plan.mesh, executor.coordinates());
-  Box box;
-  for (int dim = 0; dim < parameter.logical_shape.rank(); ++dim) {
-    const Interval& interval = extent.dims[static_cast<size_t>(dim)][0];
-    const std::int64_t end = std::min(interval.start + interval.length, parameter.logical_shape[dim]);
-    box.start.push_back(interval.start);
-    box.count.push_back(std::max<std::int64_t>(0, end - interval.start));
-  }
-  return box;
-}
-
-const Bucket& BucketOf(const RankExecutor& executor, std::int32_t parameter) {
-  const std::vector<Bucket>& buckets = executor.stage().buckets;
-  const auto holds = [&](const Bucket& bucket) {
-    return std::any_of(bucket.items.begin(), bucket.items.end(),
-                       [&](const Bucket::Item& item) { return item.parameter == parameter; });
-  };
-  const auto found = std::find_if(buckets.begin(), buckets.end(), holds);
-  ENGINE_CHECK(found != buckets.end(), "parameter {} is on no stage of rank {}", parameter, executor.rank());
-  return *found;
-}
-
-bool Saves(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
-  return plan::Saves(bucket, executor.coordinates(), sharded);
-}
 
 // Initial values of `count` consecutive elements from logical index `index`.
 void InitialValues(const graph::Initializer& initializer, PhiloxKey key, std::int64_t index,
@@ -167,105 +82,6 @@ void MakeStretch(const Plan& plan, const RankExecutor& executor, const LocalTens
     std::fill(out.begin(), out.end(), 0.0F);  // padding
     RoundStretch(stretch, tensor.view.dtype, first, last);
   });
-}
-
-// The name in a checkpoint of what an optimizer keeps of a parameter.
-std::string TensorName(const plan::OptimizerState& state, const std::string& parameter) {
-  return fmt::format("{}/{}", state.folder, parameter);
-}
-
-std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
-  std::vector<checkpoint::TensorInfo> tensors;
-  for (const PlanParameter& parameter : plan.parameters)
-    tensors.push_back({parameter.name, parameter.logical_shape, DType::kF32});
-  for (const plan::OptimizerState& state : plan.optimizer->states) {
-    for (const PlanParameter& parameter : plan.parameters) {
-      if (parameter.training.frozen || parameter.training.sign_step > 0) continue;
-      tensors.push_back({TensorName(state, parameter.name), parameter.logical_shape, DType::kF32});
-    }
-  }
-  for (NamedState& named : StatesOf(plan)) {
-    const plan::State& state = StateOf(plan, named);
-    tensors.push_back({std::move(named.name), ShapeOf(plan, state), state.buffer.dtype});
-  }
-  if (HasScaler(plan)) tensors.push_back({kScalerName, {plan::kSavedControlNumbers}, DType::kF64});
-  return tensors;
-}
-
-// The pieces of one rank, whose elements lie in the copy of its state (executor/snapshot.h).
-class RankPieces {
- public:
-  RankPieces(const std::vector<checkpoint::TensorInfo>& tensors, const executor::Snapshot& snapshot)
-      : tensors_(tensors), snapshot_(snapshot) {
-    for (size_t i = 0; i < tensors.size(); ++i) numbers_.emplace(tensors[i].name, static_cast<int>(i));
-  }
-
-  // `device`: where the box's elements, of `dtype`, lie in the arena.
-  void Add(const std::string& tensor, const Box& box, const void* device, DType dtype) {
-    const int number = numbers_.at(tensor);
-    const bool is_narrow = dtype != tensors_[static_cast<size_t>(number)].dtype;
-    pieces_.push_back({number, box, snapshot_.Of(static_cast<const std::byte*>(device)),
-                       is_narrow ? std::optional(dtype) : std::nullopt});
-  }
-
-  std::vector<checkpoint::PieceToWrite> Take() { return std::move(pieces_); }
-
- private:
-  const std::vector<checkpoint::TensorInfo>& tensors_;
-  const executor::Snapshot& snapshot_;
-  absl::flat_hash_map<std::string, int> numbers_;  // of the checkpoint's tensors, by name
-  std::vector<checkpoint::PieceToWrite> pieces_;
-};
-
-// Boxes of a range of optimizer state, padding cut off; the range's memory starts with the first box.
-std::vector<Box> RangeBoxes(const Plan& plan, const RankExecutor& executor, const OptimizerRange& range) {
-  const Box box = LocalBox(plan, executor, range.parameter);
-  const std::int64_t elements = box.count.elements();
-  const std::int64_t end = std::min(range.end, elements);
-  if (range.begin >= end) return {};
-  return checkpoint::BoxesOfFlatRange(box, range.begin, end);
-}
-
-std::vector<checkpoint::PieceToWrite> PiecesOf(const Plan& plan,
-                                               const std::vector<checkpoint::TensorInfo>& tensors,
-                                               RankExecutor& executor) {
-  RankPieces result(tensors, executor.snapshot());
-  for (const LocalTensor& tensor : executor.Parameters()) {
-    const Bucket& bucket = BucketOf(executor, tensor.parameter);
-    if (HasMaster(bucket) || tensor.view.data == nullptr || !Saves(executor, bucket, false)) continue;
-    const Box box = LocalBox(plan, executor, tensor.parameter);
-    if (box.count.elements() == 0) continue;
-    result.Add(ParameterOf(plan, tensor.parameter).name, box, tensor.view.data, tensor.view.dtype);
-  }
-  for (const OptimizerRange& range : executor.OptimizerState()) {
-    const Bucket& bucket = BucketOf(executor, range.parameter);
-    if (!Saves(executor, bucket, bucket.shards > 1)) continue;
-    const std::string& name = ParameterOf(plan, range.parameter).name;
-    std::int64_t elements = 0;
-    for (const Box& box : RangeBoxes(plan, executor, range)) {
-      if (range.master != nullptr) {
-        result.Add(name, box, range.master + elements * SizeOf(DType::kF32), DType::kF32);
-      } else if (range.weights != nullptr) {
-        result.Add(name, box, range.weights + elements * SizeOf(range.weight_dtype), range.weight_dtype);
-      }
-      for (size_t s = 0; s < range.states.size(); ++s) {
-        const auto& [data, dtype] = range.states[s];
-        result.Add(TensorName(plan.optimizer->states[s], name), box, data + elements * SizeOf(dtype), dtype);
-      }
-      elements += box.count.elements();
-    }
-  }
-  if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result.Take();
-  for (const NamedState& named : StatesOf(plan)) {
-    if (&plan.stages[named.stage] != &executor.stage()) continue;
-    const plan::State& state = StateOf(plan, named);
-    result.Add(named.name, WholeBox(ShapeOf(plan, state)), executor.State(named.index).data,
-               state.buffer.dtype);
-  }
-  if (executor.rank() == 0 && HasScaler(plan)) {
-    result.Add(kScalerName, WholeBox({plan::kSavedControlNumbers}), executor.Control().data, DType::kF64);
-  }
-  return result.Take();
 }
 
 // The control block, where the checkpoint has it: one that was written in another precision has not.
@@ -403,65 +219,6 @@ absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExec
         UploadStretch(stretches[i % 2], work.begin, work.count, *work.tensor, ranges, executor.backend()));
   }
   return StartStates(plan, ranges, executor.backend());
-}
-
-namespace {
-
-// One process's part of a checkpoint of several. That of rank 0 tells the others where it writes, under the name `key`.
-absl::Status WriteTogether(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
-                           const std::string& key, RankExecutor& executor, launch::Client& processes) {
-  const int rank = static_cast<int>(executor.rank());
-  const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
-  const std::vector<checkpoint::PieceToWrite> pieces = PiecesOf(plan, tensors, executor);
-  if (rank != 0) {
-    ASSIGN_OR_RETURN(const std::string folder, processes.Get(key));
-    return SendShard(folder, rank, tensors, pieces, key, processes);
-  }
-  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
-  RETURN_IF_ERROR(processes.Set(key, std::filesystem::absolute(writer.folder()).string()));
-  if (!pieces.empty()) RETURN_IF_ERROR(writer.WriteShard(rank, pieces));
-  for (std::int64_t other = 1; other < plan.mesh.world(); ++other) {
-    RETURN_IF_ERROR(ReceiveShard(static_cast<int>(other), key, processes, &writer));
-  }
-  return writer.Commit();
-}
-
-// Of ranks that are threads of this process: a shard that cannot be written ends the save, and nothing else of theirs.
-absl::Status WriteAlone(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
-                        std::span<const std::unique_ptr<RankExecutor>> executors) {
-  const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
-  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
-  std::vector<absl::Status> statuses(executors.size());
-  ParallelPieces(HardwareThreads(), executors.size(), 1, [&](size_t i, size_t) {
-    const std::vector<checkpoint::PieceToWrite> pieces = PiecesOf(plan, tensors, *executors[i]);
-    if (pieces.empty()) return;
-    statuses[i] = writer.WriteShard(static_cast<int>(executors[i]->rank()), pieces);
-  });
-  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
-  return writer.Commit();
-}
-
-}  // namespace
-
-absl::Status BeginSave(Ranks& ranks) {
-  return ranks.Run([](RankExecutor& executor) { return executor.snapshot().Begin(); });
-}
-
-absl::Status WriteSaved(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
-                        const std::string& key, Ranks& ranks, launch::Client* processes) {
-  const std::vector<std::unique_ptr<RankExecutor>>& executors = ranks.executors();
-  for (const auto& executor : executors) RETURN_IF_ERROR(executor->snapshot().Finish());
-  absl::Status written = processes != nullptr
-                             ? WriteTogether(plan, root, metadata, key, *executors.front(), *processes)
-                             : WriteAlone(plan, root, metadata, executors);
-  for (const auto& executor : executors) executor->snapshot().Drop();
-  return written;
-}
-
-absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
-                            Ranks& ranks, launch::Client* processes) {
-  RETURN_IF_ERROR(BeginSave(ranks));
-  return WriteSaved(plan, root, metadata, fmt::format("checkpoint {}", metadata.iteration), ranks, processes);
 }
 
 absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,

@@ -1,5 +1,4 @@
-// The state of a training run on its ranks: initial weights, and weights and optimizer state to and from
-// checkpoints. Everything is named by logical coordinates, so any layout can read what any other wrote.
+// The state of a training run on its ranks: initial weights, and weights and optimizer state from checkpoints (to them: save.h).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/metadata.h"
 #include "engine/checkpoint/read.h"
 #include "engine/plan/plan.h"
 #include "engine/recipe/recipe.h"
@@ -20,19 +18,6 @@ namespace engine::state {
 // every layout. Padding is zero. And the optimizer's states as they begin (plan/optimizer.h).
 absl::Status InitializeParameters(const plan::Plan& plan, std::uint64_t seed,
                                   executor::RankExecutor& executor);
-
-// A checkpoint in two halves, so that iterations can run beside the second one. First, each rank's state is copied to the host's
-// memory (executor/snapshot.h).
-absl::Status BeginSave(Ranks& ranks);
-// Second, from any thread: writes the copies of weights and the optimizer's states of all ranks as one checkpoint under `root`.
-// Where ranks are processes, all call it with the same `key`, another each time: rank 0 begins and commits, the others write into its
-// folder, on a file system that all share.
-absl::Status WriteSaved(const plan::Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
-                        const std::string& key, Ranks& ranks, launch::Client* processes);
-// Both, at once.
-absl::Status SaveCheckpoint(const plan::Plan& plan, const std::string& root,
-                            const checkpoint::Metadata& metadata, Ranks& ranks,
-                            launch::Client* processes = nullptr);
 
 // Fills this rank's part. Error: a tensor that is missing or has another shape, or states of another optimizer.
 // `with_optimizer` false: weights only.

@@ -111,6 +111,16 @@ metrics::Record RecordOf(const SaveReport& report, std::int64_t iteration, std::
                      {&metrics::kSavedAt, now}}};
 }
 
+metrics::Record RecordOf(const NotSavedReport& report, std::int64_t iteration,
+                         std::int64_t consumed_samples) {
+  return {.event = Event::kNotSaved,
+          .iteration = iteration,
+          .consumed_samples = consumed_samples,
+          .unix_seconds = UnixSeconds(),
+          .values = {{&metrics::kUnsavedIteration, Real(report.iteration)},
+                     {&metrics::kSaveFailures, Real(report.failures)}}};
+}
+
 metrics::Record RecordOf(const LeftOutReport& report) {
   return {.event = Event::kLeftOut,
           .iteration = report.iteration,

@@ -22,6 +22,7 @@ metrics::Record RecordOf(const IterationReport& report, const RunFacts& facts);
 metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_samples);
 // `iteration`: the last one that was told, and samples after it.
 metrics::Record RecordOf(const SaveReport& report, std::int64_t iteration, std::int64_t consumed_samples);
+metrics::Record RecordOf(const NotSavedReport& report, std::int64_t iteration, std::int64_t consumed_samples);
 metrics::Record RecordOf(const LeftOutReport& report);
 metrics::Record RecordOf(const RewindReport& report);
 

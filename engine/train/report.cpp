@@ -138,6 +138,10 @@ void Reporter::Saved(const SaveReport& report) {
   sinks_.Write(RecordOf(report, iteration_, consumed_samples_));
 }
 
+void Reporter::NotSaved(const NotSavedReport& report) {
+  sinks_.Write(RecordOf(report, iteration_, consumed_samples_));
+}
+
 void Reporter::LeftOut(const LeftOutReport& report) {
   iteration_ = report.iteration;
   consumed_samples_ = report.consumed_samples;

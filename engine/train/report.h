@@ -68,6 +68,11 @@ struct SaveReport {
   double stall_ms = 0;    // for which training stood still for checkpoints, since the report before
 };
 
+struct NotSavedReport {
+  std::int64_t iteration = 0;  // whose checkpoint could not be written
+  std::int64_t failures = 0;   // so far, since the run was started
+};
+
 struct LeftOutReport {
   std::int64_t iteration = 0;
   std::int64_t consumed_samples = 0;  // after it
@@ -97,6 +102,7 @@ class Reporter {
   void Evaluation(const EvaluationReport& report);
   // The record has the last iteration that was told, as training may have gone on meanwhile, and names the checkpoint's.
   void Saved(const SaveReport& report);
+  void NotSaved(const NotSavedReport& report);  // likewise
   void LeftOut(const LeftOutReport& report);
   void WentBack(const RewindReport& report);
   // Nothing is told after it. `succeeded`: the run has finished, or was stopped and saved.

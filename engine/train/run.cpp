@@ -97,7 +97,7 @@ class Training {
       RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
       owns_folder_ = true;
     }
-    if (resume) saved_ = end_.iteration = resume->reader.metadata().iteration;
+    if (resume) end_.iteration = resume->reader.metadata().iteration;
     if (resume && end_.iteration >= run_.recipe.iterations()) {
       return NothingToTrain(*resume);
     }
@@ -225,7 +225,8 @@ class Training {
     if (run_.ranks->executors()[0]->memory_checkpoint().is_open())
       run_.memory_interval = predict::PredictMemoryCheckpoint(run_.plan, run_.recipe).interval;
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
-    Saver saver(run_, retention_, resume ? resume->damaged_in_bucket : std::set<std::int64_t>());
+    Saver saver(run_, retention_, resume ? resume->reader.metadata().iteration : 0,
+                resume ? resume->damaged_in_bucket : std::set<std::int64_t>());
     RETURN_IF_ERROR(saver.Prepare());
     if (!run_.recipe.logging.sinks.empty()) {
       ASSIGN_OR_RETURN(hosts_, HostsOf(run_));
@@ -240,7 +241,8 @@ class Training {
     ASSIGN_OR_RETURN(std::optional<Departure> left, TrainOn(position, saver, rewinds.rerun(), announce));
     while (left) {
       ASSIGN_OR_RETURN(const Return there, rewinds.GoBack(*left, resume.has_value(), start));
-      saved_ = end_.iteration = there.position.iteration;
+      end_.iteration = there.position.iteration;
+      saver.GoBackTo(there.position.iteration);
       ASSIGN_OR_RETURN(left, TrainOn(there.position, saver, rewinds.rerun(), [&](Reporter& reporter) {
                          reporter.Line(there.text);
                          reporter.WentBack(there.report);
@@ -306,35 +308,33 @@ class Training {
       if (evaluation_due || checkpoint_due || is_kept) RETURN_IF_ERROR(iterations.Flush());
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
       if (evaluation_due) RETURN_IF_ERROR(Evaluate(run_, position.iteration));
-      if (checkpoint_due) {
-        RETURN_IF_ERROR(saver.Save(position));
-        saved_ = position.iteration;
-      }
+      if (checkpoint_due) RETURN_IF_ERROR(saver.Save(position));
       if (is_kept) RETURN_IF_ERROR(Keep(run_, position));
     }
     RETURN_IF_ERROR(iterations.FinishAll());
     if (iterations.bad()) return absl::OkStatus();
     const absl::Status profiled = iterations.WriteProfiles();
     RETURN_IF_ERROR(SaveAtEnd(position, saver));
-    RETURN_IF_ERROR(saver.Finish());
     run_.Begin(launch::Work::kAlone, "the end");
     if (faults_ != nullptr) {
       for (const auto& rank : run_.ranks->executors()) faults_->TellMissed(rank->rank());
     }
     RETURN_IF_ERROR(profiled);
     if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
-    return saver.InBucket();
+    return saver.Last();
   }
 
-  // Saves the state before the run ends, where the newest checkpoint is of an earlier iteration.
+  // Saves the state before the run ends, where the newest checkpoint is of an earlier iteration. None is under way afterwards.
   absl::Status SaveAtEnd(const Position& position, Saver& saver) {
-    if (saved_ == position.iteration) return absl::OkStatus();
+    if (saver.under_way() == position.iteration) RETURN_IF_ERROR(saver.Finish());
+    if (saver.newest() == position.iteration) return absl::OkStatus();
     bool is_worth_it = true;
     if (end_.stopped) RETURN_IF_ERROR(IsWorthSaving(position.iteration, saver, &is_worth_it));
     if (!is_worth_it) return absl::OkStatus();
     if (run_.recipe.guard.hash_interval > 0 && !CopiesAreCompared(run_.recipe, position.iteration))
       RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
-    return saver.Save(position);
+    RETURN_IF_ERROR(saver.Save(position));
+    return saver.Finish();
   }
 
   // A stop may come while an earlier checkpoint is still being written. One is written at a time, so another one is worth it only if it is whole
@@ -347,16 +347,17 @@ class Training {
       *saves = answer == "1";
       return absl::OkStatus();
     }
-    if (saver.is_under_way()) {
+    if (const std::int64_t before = saver.under_way(); before > 0) {
       RETURN_IF_ERROR(saver.Finish());
       const double left =
           static_cast<double>(run_.recipe.launch.grace_period_s) - MillisecondsSince(last_began_) / 1e3;
-      *saves = saver.last_seconds() < left;
+      *saves =
+          saver.newest() != before || saver.last_seconds() < left;  // where it failed, much is lost without
       if (!*saves) {
         run_.Say(fmt::format(
             "iteration {} is not saved: the checkpoint of iteration {} took {:.1f} s, and of "
             "launch.grace_period_s {} are {:.1f} s left",
-            iteration, saved_, saver.last_seconds(), run_.recipe.launch.grace_period_s, std::max(left, 0.0)));
+            iteration, before, saver.last_seconds(), run_.recipe.launch.grace_period_s, std::max(left, 0.0)));
       }
     }
     if (run_.processes == nullptr) return absl::OkStatus();
@@ -389,7 +390,6 @@ class Training {
   std::vector<std::string> hosts_;  // of each rank, where sinks want to know
   RunEnd end_;
   Clock::time_point last_began_;  // the iteration under way; a signal that stops the run comes later
-  std::int64_t saved_ = 0;        // the iteration of the newest checkpoint on disk; 0: there is none
   checkpoint::Retention retention_;
   StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
   std::unique_ptr<FaultKit> faults_;  // null: none are to be made

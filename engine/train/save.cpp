@@ -12,11 +12,28 @@
 #include "engine/checkpoint/layout.h"
 #include "engine/recipe/print.h"
 #include "engine/recipe/saving.h"
+#include "engine/state/save.h"
 #include "engine/state/state.h"
 #include "engine/train/bucket.h"
 #include "engine/train/setup.h"
 
 namespace engine::train {
+namespace {
+
+// Whether a checkpoint that failed so may be written later: the disk was full, or the storage did not answer.
+bool MayPass(const absl::Status& failure) {
+  switch (failure.code()) {
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kNotFound:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration) {
   const std::int64_t interval = recipe.checkpoint.interval;
@@ -123,7 +140,7 @@ absl::Status Saver::Begin(const Position& position) {
                                [this, key, start, metadata = MetadataAt(position),
                                 written = std::move(written)]() mutable -> absl::Status {
                                  absl::StatusOr<Written> result = Write(metadata, key, start);
-                                 const bool is_whole = result.ok();
+                                 const bool is_whole = result.ok() && result->failure.ok();
                                  written.set_value(std::move(result));
                                  if (!is_whole || !run_.Leads()) return absl::OkStatus();
                                  retention_.Saved(metadata.iteration);
@@ -136,8 +153,12 @@ absl::Status Saver::Begin(const Position& position) {
 // What the system refuses to a thread must not end the process.
 absl::StatusOr<Saver::Written> Saver::Write(const checkpoint::Metadata& metadata, const std::string& key,
                                             Clock::time_point start) try {
-  RETURN_IF_ERROR(state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out), metadata, key, *run_.ranks,
-                                    run_.processes));
+  ASSIGN_OR_RETURN(state::Saved saved, state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out),
+                                                         metadata, key, *run_.ranks, run_.processes));
+  if (!saved.failure.ok()) {
+    if (run_.recipe.checkpoint.required || !MayPass(saved.failure)) return saved.failure;
+    return Written{.failure = std::move(saved.failure)};
+  }
   Written written{.elapsed_ms = MillisecondsSince(start)};
   if (run_.claim) RETURN_IF_ERROR(PutIntoBucketAndPrune(metadata.iteration, start, &written));
   return written;
@@ -166,24 +187,44 @@ absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_po
 
 absl::Status Saver::Tell() {
   absl::StatusOr<Written> written = under_way_->written.get();
+  const std::int64_t iteration = under_way_->iteration;
+  const auto of_this = [&](const absl::Status& failure) {
+    return WithContext(failure, fmt::format("saving the checkpoint of iteration {}", iteration));
+  };
   if (!written.ok()) {
     under_way_->ended.wait();
-    const std::int64_t iteration = std::exchange(under_way_, std::nullopt)->iteration;
-    return WithContext(written.status(), fmt::format("saving the checkpoint of iteration {}", iteration));
+    under_way_.reset();
+    return of_this(written.status());
   }
-  in_bucket_ = written->in_bucket;
+  if (!written->failure.ok()) {
+    last_ = of_this(written->failure);
+    TellFailure(iteration);
+    return absl::OkStatus();
+  }
+  last_ = written->in_bucket;
+  newest_ = iteration;
   last_seconds_ = written->elapsed_ms / 1e3;
   if (run_.reporter == nullptr) return absl::OkStatus();
-  const bool to_bucket = run_.claim && in_bucket_.ok();
+  const bool to_bucket = run_.claim && last_.ok();
   for (const std::string& warning : written->warnings) run_.reporter->Warn(warning);
-  if (!in_bucket_.ok())
-    run_.reporter->Warn(fmt::format("{}; it is tried again with the next checkpoint", Message(in_bucket_)));
-  run_.Say(fmt::format("saved checkpoint of iteration {} to {}", under_way_->iteration,
+  if (!last_.ok())
+    run_.reporter->Warn(fmt::format("{}; it is tried again with the next checkpoint", Message(last_)));
+  run_.Say(fmt::format("saved checkpoint of iteration {} to {}", iteration,
                        to_bucket ? run_.claim->prefix() : CheckpointRoot(run_.options.out)));
-  run_.reporter->Saved({.iteration = under_way_->iteration,
-                        .elapsed_ms = written->elapsed_ms,
-                        .stall_ms = std::exchange(stall_ms_, 0)});
+  run_.reporter->Saved(
+      {.iteration = iteration, .elapsed_ms = written->elapsed_ms, .stall_ms = std::exchange(stall_ms_, 0)});
   return absl::OkStatus();
+}
+
+// All ranks meet a failure, and the one that leads tells it.
+void Saver::TellFailure(std::int64_t iteration) {
+  ++failures_;
+  if (run_.reporter == nullptr) return;
+  const std::string goes_on = newest_ > 0
+                                  ? fmt::format("the newest checkpoint is that of iteration {}", newest_)
+                                  : "there is no checkpoint";
+  run_.reporter->Warn(fmt::format("{}; {}, and training goes on to the next one", Message(last_), goes_on));
+  run_.reporter->NotSaved({.iteration = iteration, .failures = failures_});
 }
 
 absl::Status Saver::Poll() {

@@ -27,11 +27,15 @@ absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Po
 
 // Saves a run's state: beside the iterations that follow, where the recipe has checkpoints between iterations and
 // checkpoint.background, else while training waits. One checkpoint is under way at a time. All ranks' processes save in the same order.
+// Training goes on after a checkpoint that could not be written, as the disk may have room for the next one, unless
+// checkpoint.required; what no other try cures (another run's folder or bucket, hosts that do not share a file system) is an error.
 class Saver {
  public:
-  // The first two live as long as this. `damaged_in_bucket`: as in ResumePoint.
-  Saver(const RunContext& run, checkpoint::Retention& retention, std::set<std::int64_t> damaged_in_bucket)
-      : run_(run), retention_(retention), damaged_in_bucket_(std::move(damaged_in_bucket)) {}
+  // The first two live as long as this. `newest`: the iteration of the checkpoint that the run goes on from; 0: there is none.
+  // `damaged_in_bucket`: as in ResumePoint.
+  Saver(const RunContext& run, checkpoint::Retention& retention, std::int64_t newest,
+        std::set<std::int64_t> damaged_in_bucket)
+      : run_(run), retention_(retention), newest_(newest), damaged_in_bucket_(std::move(damaged_in_bucket)) {}
   ~Saver();  // waits for what is under way
 
   // Takes the host's memory for copies of the ranks' state, where saving beside training needs it; before the first iteration.
@@ -39,23 +43,28 @@ class Saver {
   absl::Status Prepare();
   // Saves the state as it is after all iterations that were started, waiting first for the checkpoint that is under way.
   absl::Status Save(const Position& position);
-  // Tells what has become of the checkpoint that is under way, if that is known. An error is that of writing it, or of deleting older
-  // ones.
+  // The run has gone back to the state after this iteration; no checkpoint is under way.
+  void GoBackTo(std::int64_t iteration) { newest_ = iteration; }
+  // Tells what has become of the checkpoint that is under way, if that is known. An error is one of writing it that ends the run, or of
+  // deleting older ones.
   absl::Status Poll();
   // Waits for it, and tells.
   absl::Status Finish();
-  bool is_under_way() const { return under_way_.has_value(); }
-  // How long the newest checkpoint that was told has taken, in all; 0: there is none.
+  // The iteration of the checkpoint that is under way; 0: there is none.
+  std::int64_t under_way() const { return under_way_ ? under_way_->iteration : 0; }
+  // The iteration of the newest checkpoint that was told of and is whole, or that the run has gone on from; 0: there is none.
+  std::int64_t newest() const { return newest_; }
+  // How long it has taken, in all; 0: this run has written none.
   double last_seconds() const { return last_seconds_; }
-  // Whether the newest checkpoint that was told is in the bucket too, where the run has one. One that could not be put there is a
-  // warning until the run ends: the next one takes it along.
-  absl::Status InBucket() const { return in_bucket_; }
+  // What is wrong with the last checkpoint that was told: it could not be written, or could not be put into the bucket, where the run
+  // has one. A warning until the run ends, as the next one stands for it, and takes an older one along into the bucket.
+  absl::Status Last() const { return last_; }
 
  private:
-  // A checkpoint that is whole in the run's folder.
   struct Written {
-    double elapsed_ms = 0;                   // until it was in the bucket too, where it is to be
-    absl::Status in_bucket = {};             // why it is not
+    absl::Status failure = {};    // why no checkpoint is in the run's folder, where training goes on
+    double elapsed_ms = 0;        // until it was in the bucket too, where it is to be
+    absl::Status in_bucket = {};  // why it is not
     std::vector<std::string> warnings = {};  // of what else went wrong in the bucket
   };
   struct UnderWay {
@@ -76,12 +85,15 @@ class Saver {
   template <typename T>
   void Wait(const std::future<T>& future);
   absl::Status Tell();
+  void TellFailure(std::int64_t iteration);
 
   const RunContext& run_;
-  checkpoint::Retention& retention_;          // by the thread that saves, while there is one
-  std::set<std::int64_t> damaged_in_bucket_;  // likewise
+  checkpoint::Retention& retention_;  // by the thread that saves, while there is one
+  std::int64_t newest_;
+  std::set<std::int64_t> damaged_in_bucket_;  // likewise by the thread that saves
   std::optional<UnderWay> under_way_;
-  absl::Status in_bucket_;
+  absl::Status last_;
+  std::int64_t failures_ = 0;  // checkpoints that could not be written
   double last_seconds_ = 0;
   std::int64_t saves_ = 0;  // that were begun
   double stall_ms_ = 0;     // for which training stood still, since the last checkpoint that was told

@@ -56,6 +56,10 @@ Event EventOf(const CheckpointView& checkpoint) {
                       Duration(checkpoint.save_s))};
 }
 
+Event EventOf(const NotSavedView& not_saved) {
+  return {Kind::kNotSaved, not_saved.iteration, not_saved.unix_s, 0, "the checkpoint could not be written"};
+}
+
 // `last_unix_s`: when all else was over. The file counts in whole seconds, and nothing follows it.
 Event EndEvent(const RunView& view, double last_unix_s) {
   const OutcomeView& outcome = *view.outcome;
@@ -86,6 +90,7 @@ std::vector<Event> EventsOf(const RunView& view) {
   AddEvents(view.skipped_records, &events);
   AddEvents(view.evaluation_records, &events);
   AddEvents(view.checkpoint_records, &events);
+  AddEvents(view.not_saved_records, &events);
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return std::tie(a.began_unix_s, a.iteration) < std::tie(b.began_unix_s, b.iteration);
   });

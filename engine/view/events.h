@@ -21,11 +21,13 @@ struct Event {
     kSkipped,
     kEvaluation,
     kCheckpoint,
+    kNotSaved,
     kRewind,
     kEnd
   };
-  static constexpr std::array kNames = {"start",   "interruption", "ranks",      "fault",  "not finite",
-                                        "skipped", "evaluation",   "checkpoint", "rewind", "end"};
+  static constexpr std::array kNames = {"start",      "interruption", "ranks",      "fault",
+                                        "not finite", "skipped",      "evaluation", "checkpoint",
+                                        "not saved",  "rewind",       "end"};
 
   Kind kind = Kind::kStart;
   std::int64_t iteration = 0;  // in which it was, or after which

@@ -229,6 +229,12 @@ class Frame {
     if (view_.checkpoint_being_written && !view_.outcome)
       text += fmt::format("{}iteration {} is being written", text.empty() ? "" : "; ",
                           *view_.checkpoint_being_written);
+    const std::int64_t whole =
+        view_.checkpoint_records.empty() ? 0 : view_.checkpoint_records.back().iteration;
+    if (!view_.not_saved_records.empty() && view_.not_saved_records.back().iteration > whole) {
+      text += fmt::format("{}that of iteration {} could not be written", text.empty() ? "" : "; ",
+                          view_.not_saved_records.back().iteration);
+    }
     return text;
   }
 

@@ -59,6 +59,12 @@ struct CheckpointView {
   double save_s = 0, stall_s = 0;
 };
 
+// A checkpoint that could not be written; training went on.
+struct NotSavedView {
+  std::int64_t iteration = 0;  // whose
+  double unix_s = 0;           // when that was known; 0: not known
+};
+
 // Iterations without an update, one behind the other.
 struct SkippedView {
   std::int64_t first_iteration = 0, last_iteration = 0;
@@ -116,6 +122,7 @@ struct RunView {
   // Of each the newest kMostRecords, in order.
   std::vector<EvaluationView> evaluation_records;
   std::vector<CheckpointView> checkpoint_records;
+  std::vector<NotSavedView> not_saved_records;
   std::vector<SkippedView> skipped_records;
   std::vector<ResizedView> resized_records;
   std::vector<RewoundView> rewound_records;

@@ -145,6 +145,11 @@ void TakeCheckpoint(const object& record, std::int64_t iteration, RunView* view)
   RunView::Keep(checkpoint, &view->checkpoint_records);
 }
 
+void TakeNotSaved(const object& record, RunView* view) {
+  const auto iteration = static_cast<std::int64_t>(OrZero(NumberIn(record, metrics::kUnsavedIteration.key)));
+  RunView::Keep(NotSavedView{.iteration = iteration, .unix_s = EndOf(record)}, &view->not_saved_records);
+}
+
 void TakeRewind(const object& record, std::int64_t iteration, RunView* view) {
   ++view->returns;
   RunView::Keep(
@@ -185,6 +190,7 @@ bool TakeRecord(std::string_view line, simdjson::dom::parser* parser, RunView* v
   if (Has(record, metrics::kLoss.key)) TakeIteration(record, iteration, view);
   if (Has(record, metrics::kValidationLoss.key)) TakeEvaluation(record, iteration, view);
   if (Has(record, metrics::kSaveTime.key)) TakeCheckpoint(record, iteration, view);
+  if (Has(record, metrics::kSaveFailures.key)) TakeNotSaved(record, view);
   if (Has(record, metrics::kRewinds.key)) TakeRewind(record, iteration, view);
   return true;
 }

@@ -247,7 +247,10 @@ class World {
   }
   // The same of the state that BeginSave has copied.
   std::string WriteSaved(const std::string& root, int iterations) const {
-    Must(state::WriteSaved(plan_, root, MetadataAfter(iterations), "key", *ranks_, nullptr));
+    const absl::StatusOr<state::Saved> saved =
+        state::WriteSaved(plan_, root, MetadataAfter(iterations), "key", *ranks_, nullptr);
+    Must(saved.status());
+    Must(saved->failure);
     return checkpoint::IterationPath(root, iterations);
   }
   state::Ranks& ranks() const { return *ranks_; }

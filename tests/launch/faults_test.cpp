@@ -94,7 +94,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "faults: an exit that no other try cures, and a full disk, end the run; the checkpoint before stays") {
+    "faults: an exit that no other try cures, and a full disk for a required checkpoint, end the run; the "
+    "one before stays") {
   const TinyRun tiny;
   const Faulted faulted(tiny);
   const ProgramResult ended =
@@ -105,7 +106,9 @@ TEST_CASE(
   CHECK(NewestCheckpoint(faulted.Out("_exit")) == "iteration_0000004");
   for (const std::string processes : {"", "--processes"}) {
     const std::string out = "_full" + processes;
-    const ProgramResult full = faulted.Run(out, processes + " --fault rank=1,iteration=8,kind=enospc");
+    const std::string command =
+        processes + " --set checkpoint.required=true --fault rank=1,iteration=8,kind=enospc";
+    const ProgramResult full = faulted.Run(out, command);
     CHECK_MESSAGE(full.exit_code == 1, full.output);
     CHECK(Contains(full.output, "rank_00001.h5: No space left on device"));
     std::vector<std::string> names;
@@ -114,8 +117,37 @@ TEST_CASE(
     CHECK(names == std::vector<std::string>{"iteration_0000004"});
     CHECK(RunProgram("checkpoint info --verify " + faulted.Out(out) + "/checkpoints/iteration_0000004")
               .exit_code == 0);
-    CHECK(faulted.Run(out, processes + " --fault rank=1,iteration=8,kind=enospc").exit_code ==
-          0);  // made already
+    CHECK(faulted.Run(out, command).exit_code == 0);  // made already
+  }
+}
+
+TEST_CASE(
+    "faults: after a full disk all ranks train on to the next checkpoint, and the last one is tried again") {
+  const TinyRun tiny;
+  const Faulted faulted(tiny);
+  REQUIRE(faulted.Run("_whole", "").exit_code == 0);
+  for (const std::string processes : {"", "--processes"}) {
+    for (const std::string background : {"true", "false"}) {
+      for (const auto& [rank, iteration] : {std::pair{0, 4}, std::pair{1, 4}, std::pair{1, 8}}) {
+        INFO(processes << " background " << background << ", rank " << rank << ", iteration " << iteration);
+        const std::string out = fmt::format("_{}{}{}{}", processes, background, rank, iteration);
+        const ProgramResult full = faulted.Run(
+            out, fmt::format("{} --set checkpoint.background={} --fault rank={},iteration={},kind=enospc",
+                             processes, background, rank, iteration));
+        CHECK_MESSAGE(full.exit_code == 0, full.output);
+        CHECK_MESSAGE(
+            Contains(full.output, fmt::format("warning: saving the checkpoint of iteration {}: ", iteration)),
+            full.output);
+        CHECK(Contains(full.output,
+                       fmt::format("rank_0000{}.h5: No space left on device; {}, and training goes on", rank,
+                                   iteration == 4 ? "there is no checkpoint"
+                                                  : "the newest checkpoint is that of iteration 4")));
+        CHECK(LossesOf(faulted.Out(out)) == LossesOf(faulted.Out("_whole")));
+        CHECK(WeightsOf(faulted.Out(out)) == WeightsOf(faulted.Out("_whole")));
+        CHECK(std::filesystem::exists(faulted.Out(out) + "/checkpoints/iteration_0000004") ==
+              (iteration == 8));
+      }
+    }
   }
 }
 

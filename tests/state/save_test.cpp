@@ -75,9 +75,11 @@ TEST_CASE("a checkpoint that is written beside an iteration is that of the momen
       world.Train(0, 2);
       Must(state::BeginSave(*world.ranks));
       std::future<absl::Status> written;
-      const auto write = [&] {
-        return state::WriteSaved(world.plan, folder / "beside", world.MetadataOf(), "a key", *world.ranks,
-                                 nullptr);
+      const auto write = [&]() -> absl::Status {
+        ASSIGN_OR_RETURN(const state::Saved saved,
+                         state::WriteSaved(world.plan, folder / "beside", world.MetadataOf(), "a key",
+                                           *world.ranks, nullptr));
+        return saved.failure;
       };
       if (!late) written = std::async(std::launch::async, write);
       world.Train(2, 3);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/state/save.h"
 #include "engine/state/state.h"
 #include "tests/train/run_testing.h"
 

@@ -19,6 +19,7 @@
 #include "engine/ops/ops.h"
 #include "engine/recipe/load.h"
 #include "engine/state/ranks.h"
+#include "engine/state/save.h"
 #include "engine/state/state.h"
 
 namespace engine::train::testing {

@@ -107,6 +107,18 @@ TEST_CASE("events: returns to a checkpoint, with or without an iteration that is
   CHECK(reader.view().last.iteration == 6);
 }
 
+TEST_CASE("events: a checkpoint that could not be written, by the iteration that it was of") {
+  const MadeUpRun run;
+  std::string text = IterationLine(1, 0.5, "") + IterationLine(2, 1.0, "");
+  text += fmt::format(R"({{"iteration":2,"timestamp":"{}","unsaved_iteration":1,"save_failures":1}})",
+                      Stamp(kBegin + 2)) +
+          "\n";
+  const RunReader reader = ReaderOfEvents(run, text);
+  CHECK(TextsOf(reader.view()) ==
+        std::vector<std::string>{"start 1 at 0.00 for 0.00: first iteration",
+                                 "not saved 1 at 2.00 for 0.00: the checkpoint could not be written"});
+}
+
 TEST_CASE("events: iterations without an update in a row are one, and numbers that are not finite one") {
   const MadeUpRun run;
   std::string text = IterationLine(1, 0.5, R"(,"skipped_iterations":1)");

@@ -214,7 +214,7 @@ TEST_CASE("page: events over time, a lane a kind") {
             "text-anchor=\"end\">checkpoint</text><path class=\"c7\" style=\"fill:var(--c)\" "
             "d=\"M134.5 69h6.3v14H134.5z\""));
   CHECK(Has(page,
-            "text-anchor=\"end\">end</text><path class=\"c1\" style=\"fill:var(--c)\" "
+            "text-anchor=\"end\">end</text><path class=\"c2\" style=\"fill:var(--c)\" "
             "d=\"M468.0 89h2.0v14H468.0z\""));
   CHECK(CountIn(page, ">fault</text>") == 0);
   CHECK(Has(page, "text-anchor=\"middle\">seconds</text>"));
