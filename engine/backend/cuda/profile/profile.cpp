@@ -51,13 +51,20 @@ bool EpilogueTakes(const graph::TensorType& pre, const graph::Attributes&) {
   return IsNarrow(pre.dtype) && pre.shape[pre.shape.rank() - 1] % 8 == 0;
 }
 
+// Of x of a product.
+std::int64_t TermsOf(const graph::TensorType& x, const graph::Attributes& attributes) {
+  return x.shape.elements(x.shape.rank() - static_cast<int>(attributes.Int("in_dims")), x.shape.rank());
+}
 bool HasFewRows(const graph::TensorType& x, const graph::Attributes& attributes) {
-  const int in_dims = static_cast<int>(attributes.Int("in_dims"));
-  const std::int64_t terms = x.shape.elements(x.shape.rank() - in_dims, x.shape.rank());
+  const std::int64_t terms = TermsOf(x, attributes);
   return terms > 0 && IsFewRows(x.dtype, x.dtype, x.shape.elements() / terms, terms);
 }
-bool HasFewNormedRows(const graph::TensorType& x, const graph::Attributes& attributes) {
-  return HasFewRows(x, attributes) && x.shape.elements() <= kMostNormedElements;
+// A norm before and a residual behind a product pay with one row, and cost with 8 and 16 (docs/performance.md).
+bool HasOneRow(const graph::TensorType& x, const graph::Attributes& attributes) {
+  return HasFewRows(x, attributes) && x.shape.elements() == TermsOf(x, attributes);
+}
+bool HasOneNormedRow(const graph::TensorType& x, const graph::Attributes& attributes) {
+  return HasOneRow(x, attributes) && x.shape.elements() <= kMostNormedElements;
 }
 
 // With grouped queries, heads do not lie at one stride in the packed projection (J = 3: one query head a group).
@@ -72,9 +79,9 @@ struct FusedEntry {
 };
 
 constexpr std::array kFused = {
-    FusedEntry{"linear_gelu", EpilogueTakes},    FusedEntry{"linear_dgrad_gelu", EpilogueTakes},
-    FusedEntry{"linear_gated", HasFewRows},      FusedEntry{"linear_residual", HasFewRows},
-    FusedEntry{"norm_linear", HasFewNormedRows}, FusedEntry{"attention_packed", HeadsHaveOneStride},
+    FusedEntry{"linear_gelu", EpilogueTakes},   FusedEntry{"linear_dgrad_gelu", EpilogueTakes},
+    FusedEntry{"linear_gated", HasFewRows},     FusedEntry{"linear_residual", HasOneRow},
+    FusedEntry{"norm_linear", HasOneNormedRow}, FusedEntry{"attention_packed", HeadsHaveOneStride},
     FusedEntry{"rotary", HeadsHaveOneStride},
 };
 
