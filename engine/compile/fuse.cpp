@@ -37,8 +37,11 @@ void CutHead(const FuseOptions& options, const Rewriter& graph, FusionMatch* mat
 }
 
 void FuseRows(FusionStage stage, const FuseOptions& options, Rewriter* graph) {
+  bool has_gradients = false;
+  for (int i = 0; i < graph->size(); ++i)
+    has_gradients = has_gradients || graph->node(i).phase == graph::Phase::kBackward;
   for (const RowPatterns& row : Patterns()) {
-    if (row.row->stage != stage) continue;
+    if (row.row->stage != stage || (row.row->without_gradients && has_gradients)) continue;
     for (int i = 0; i < graph->size(); ++i) {
       std::optional<FusionMatch> match = FindFusion(row, i, options, *graph);
       if (!match.has_value()) continue;

@@ -29,7 +29,9 @@ class FusionRules {
     return options_.chunk_of(a.unit) == options_.chunk_of(b.unit);
   }
 
-  bool Has(const graph::OpDef& op, std::int32_t value) const { return profile_.fuses(op, g_.type(value)); }
+  bool Has(const graph::OpDef& op, std::int32_t value) const {
+    return profile_.fuses(op, g_.type(value), {});
+  }
 
   const FuseOptions& options_;
   const plan::DeviceProfile& profile_;

@@ -129,7 +129,8 @@ class Matcher {
     const std::uint32_t all = (1U << pattern_.outputs.size()) - 1;
     const std::uint32_t sums = row_.op->accumulates & all;
     if ((adds & ~sums) != 0 || (sums & ~adds & ~UnreadOutputs()) != 0) return false;
-    if (pattern_.asked >= 0 && !options_.profile->fuses(*row_.op, g_.type(Value(pattern_.asked))))
+    if (pattern_.asked >= 0 &&
+        !options_.profile->fuses(*row_.op, g_.type(Value(pattern_.asked)), *attributes))
       return false;
     match_.fused = g_.node(at_);
     match_.fused.op = row_.op;

@@ -65,7 +65,7 @@ Example BuildExample(const ops::FusionRow& row, const ops::FusionVariant& varian
 
 void ApplyAbove(std::span<const RowPatterns> above, LocalGraph* graph) {
   plan::DeviceProfile all;
-  all.fuses = [](const OpDef&, const graph::TensorType&) { return true; };
+  all.fuses = [](const OpDef&, const graph::TensorType&, const Attributes&) { return true; };
   FuseOptions options;
   options.profile = &all;
   options.chunk_of = [](std::int32_t) { return 0; };

@@ -81,6 +81,26 @@ ValueIds ComposeLinearGated(Graph* g, const ValueIds& in, const Attributes& attr
   return {g->Emit1(attributes.Has("kind") ? kGlu : kSwiglu, "y", {pair}, attributes)};
 }
 
+ValueIds ComposeLinearResidual(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  ValueIds of_product = {in[0], in[1]};
+  if (in.size() > 3) of_product.push_back(in[3]);
+  const ValueId product = g->Emit1(kLinear, "product", of_product, attributes);
+  return {g->Emit1(kAdd, "y", {in[2], product})};
+}
+
+ValueIds ComposeNormLinear(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const bool layer = attributes.Int("layer", 0) != 0;
+  const ValueId norm = layer ? g->Emit(kLayerNorm, "norm", {in[0], in[2], in[3]}, attributes)[0]
+                             : g->Emit(kRmsNorm, "norm", {in[0], in[2]}, attributes)[0];
+  ValueIds of_product = {norm, in[1]};
+  const size_t bias = layer ? 4 : 3;
+  if (in.size() > bias) of_product.push_back(in[bias]);
+  if (attributes.Int("gate", 0) != 0) return ComposeLinearGated(g, of_product, attributes);
+  const ValueId product = g->Emit1(kLinear, "product", of_product, attributes);
+  if (attributes.Int("gelu", 0) != 0) return {g->Emit1(kGelu, "y", {product}, attributes)};
+  return {product};
+}
+
 ValueIds ComposeLinearDgradAdd(Graph* g, const ValueIds& in, const Attributes& attributes) {
   const ValueId product = g->Emit1(kLinearDgrad, "product", {in[0], in[1]}, attributes);
   return {g->Emit1(kAdd, "dx", {in[2], product})};
@@ -250,6 +270,17 @@ const OpDef kLinearGated{.name = "linear_gated",
                          .family = Family::kProduct,
                          .work = FusedWork<kLinearGated>,
                          .compose = ComposeLinearGated};
+const OpDef kLinearResidual{.name = "linear_residual",
+                            .infer = Infer<kLinearResidual>,
+                            .family = Family::kProduct,
+                            .work = FusedWork<kLinearResidual>,
+                            .in_place_input = 2,
+                            .compose = ComposeLinearResidual};
+const OpDef kNormLinear{.name = "norm_linear",
+                        .infer = Infer<kNormLinear>,
+                        .family = Family::kProduct,
+                        .work = FusedWork<kNormLinear>,
+                        .compose = ComposeNormLinear};
 const OpDef kLinearDgradAdd{.name = "linear_dgrad_add",
                             .infer = Infer<kLinearDgradAdd>,
                             .family = Family::kProduct,
@@ -346,12 +377,17 @@ const OpDef kLinearCrossEntropy{.name = "linear_cross_entropy",
                                 .compose = ComposeLinearCrossEntropy};
 
 std::span<const OpDef* const> AllFusedOps() {
-  static constexpr std::array kOps = {
-      &kLinearGelu,      &kLinearDgradGelu,  &kLinearAdd,           &kLinearDgradAdd,
-      &kLinearGated,     &kGeluGradAgain,    &kSwigluGradAgain,     &kExpertActivationGradAgain,
-      &kAddLayerNorm,    &kAddRmsNorm,       &kAddDropoutLayerNorm, &kAddDropoutRmsNorm,
-      &kDropoutGradBias, &kLayerNormGradAdd, &kRmsNormGradAdd,      &kRotary,
-      &kRotaryGrad,      &kAttentionPacked,  &kAttentionPackedGrad, &kLinearCrossEntropy};
+  static constexpr std::array kOps = {&kLinearGelu,          &kLinearDgradGelu,
+                                      &kLinearAdd,           &kLinearDgradAdd,
+                                      &kLinearGated,         &kLinearResidual,
+                                      &kNormLinear,          &kGeluGradAgain,
+                                      &kSwigluGradAgain,     &kExpertActivationGradAgain,
+                                      &kAddLayerNorm,        &kAddRmsNorm,
+                                      &kAddDropoutLayerNorm, &kAddDropoutRmsNorm,
+                                      &kDropoutGradBias,     &kLayerNormGradAdd,
+                                      &kRmsNormGradAdd,      &kRotary,
+                                      &kRotaryGrad,          &kAttentionPacked,
+                                      &kAttentionPackedGrad, &kLinearCrossEntropy};
   return kOps;
 }
 

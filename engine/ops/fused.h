@@ -27,6 +27,17 @@ extern const graph::OpDef kLinearAdd;
 //   y = swiglu(h), or glu(h)                                       with attribute kind
 extern const graph::OpDef kLinearGated;
 
+// linear_residual: x, w, c[, b] → y, in the place of c.   Attributes of linear.
+//   y = c + linear(x, w[, b])
+extern const graph::OpDef kLinearResidual;
+
+// norm_linear: x, w, gamma[, beta][, b] → y.   Attributes of the norm, linear, and gelu or linear_gated.
+//   n = layer_norm(x, gamma, beta)                                 with attribute layer = 1; else n = rms_norm(x, gamma)
+//   y = gelu(linear(n, w[, b]))                                    with attribute gelu = 1
+//   y = linear_gated(n, w[, b])                                    with attribute gate = 1
+//   y = linear(n, w[, b])                                          with neither
+extern const graph::OpDef kNormLinear;
+
 // linear_dgrad_add: dy, w, c → dx, in the place of c
 //   dx = c + linear_dgrad(dy, w)
 extern const graph::OpDef kLinearDgradAdd;

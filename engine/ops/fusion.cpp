@@ -85,7 +85,8 @@ void AddProducts(std::vector<FusionRow>* rows) {
                    .example = InDims(),
                    .at = &kLinear,
                    .asks = InputOf(kLinear, 0),
-                   .same_unit = true});
+                   .same_unit = true,
+                   .without_gradients = true});
   // Adapters' wide products, which take longer to write and add than to compute.
   rows->push_back({.op = &kLinearAdd,
                    .variants = {{{Stream(), {8, 4}, Wide()}}},
@@ -101,6 +102,12 @@ void AddProducts(std::vector<FusionRow>* rows) {
                    .named_by = &kLinearDgrad,
                    .asks = OutputOf(kAdd, 0),
                    .where = Adapter()});
+  rows->push_back({.op = &kLinearResidual,
+                   .variants = {{{Stream(), {8, 4}, Wide()}}, {{Stream(), {8, 4}, Wide(), {8}}}},
+                   .example = InDims(),
+                   .at = &kLinear,
+                   .asks = InputOf(kLinear, 0),
+                   .without_gradients = true});
 }
 
 // An activation that is run again for the weight gradient, and its own gradient: both read the same input. Not where
@@ -181,6 +188,45 @@ void AddNorms(std::vector<FusionRow>* rows) {
                    .named_by = &kRmsNormGrad,
                    .asks = OutputOf(kRmsNormGrad, 0),
                    .one_dim = {kGainInput}});
+}
+
+// Of few rows, which each block of the product can normalise for itself. Behind the rows of norms that add a branch, which
+// read it anyway.
+void AddNormsOfFewRows(std::vector<FusionRow>* rows) {
+  struct Behind {
+    const graph::OpDef* at;
+    Attributes name;
+    Shape w, bias;
+    Attributes example;
+    bool always_biased;
+  };
+  const Shape w = {8, 4};
+  constexpr std::size_t kGamma = 2;
+  for (const Behind& behind : {Behind{&kLinearGated, {{"gate", kOne}}, {2, 8, 4}, {2, 8}, {}, false},
+                               Behind{&kLinearGelu, {{"gelu", kOne}}, w, {8}, Tanh(), true},
+                               Behind{&kLinear, {}, w, {8}, {}, false}}) {
+    FusionRow row = {.op = &kNormLinear,
+                     .at = behind.at,
+                     .asks = InputOf(*behind.at, 0),
+                     .where = InDims(),
+                     .same_unit = true,
+                     .without_gradients = true,
+                     .one_dim = {kGamma}};
+    for (const bool layer : {true, false}) {
+      for (const bool biased : {true, false}) {
+        if (behind.always_biased && !biased) continue;
+        FusionVariant variant = {
+            .inputs = {Stream(), behind.w, Features()}, .attributes = behind.name, .example = behind.example};
+        if (layer) {
+          variant.inputs.push_back(Features());
+          variant.attributes.Set("layer", kOne);
+        }
+        if (biased) variant.inputs.push_back(behind.bias);
+        row.variants.push_back(std::move(variant));
+      }
+    }
+    rows->push_back(std::move(row));
+  }
 }
 
 // Quantisation where the value is made; what nobody else reads is then not written in 16 bits at all.
@@ -278,6 +324,7 @@ std::vector<FusionRow> MakeRows() {
   AddRepeatedActivations(&rows);  // before products take the activations' gradients
   AddProducts(&rows);
   AddNorms(&rows);
+  AddNormsOfFewRows(&rows);
   AddQuantizedNorms(&rows);
   AddQuantizedActivations(&rows);
   // Head, loss and their gradients, at the place of the one gradient that there always is. compile/fuse.cpp says how

@@ -81,6 +81,7 @@ struct FusionRow {
   std::optional<graph::Phase> phase = {};  // in which alone it is looked for
   bool across_phases = false;              // nodes may be of several phases
   bool same_unit = false;                  // nodes are of one unit, not only of one chunk
+  bool without_gradients = false;          // only in graphs that have no backward pass
   FusionException except = {};
   // Inputs of the fused op that have one dim, where the variant has them: kernels that add a sum to a norm or sum a bias
   // take one row of columns for gain, shift and bias.

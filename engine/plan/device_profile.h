@@ -56,8 +56,9 @@ struct DeviceProfile {
   std::int64_t reach = 0;
   std::string unreachable = {};
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that its row in ops/fusion.cpp
-  // names: the activation's input, the residual stream, the logits; of attention, the packed projection. Null: for none.
-  std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;
+  // names: the activation's input, the residual stream, the logits; of attention, the packed projection. With the attributes
+  // that the fused op would have. Null: for none.
+  std::function<bool(const graph::OpDef&, const graph::TensorType&, const graph::Attributes&)> fuses;
   // The input to which the op's kernel adds another rank's part of it, by the type of that part: −1: none.
   // Null: no kernel does.
   std::function<int(const graph::OpDef&, const graph::TensorType&, const graph::Attributes&)> adds_part = {};

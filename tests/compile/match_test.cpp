@@ -74,7 +74,7 @@ class FusionSketch {
 
 struct Device {
   Device() {
-    profile.fuses = [this](const OpDef& op, const TensorType& of) {
+    profile.fuses = [this](const OpDef& op, const TensorType& of, const Attributes&) {
       asked.push_back(fmt::format("{} {}", op.name, of.shape.ToString()));
       return !refused.contains(&op);
     };

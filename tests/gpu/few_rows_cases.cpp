@@ -59,11 +59,66 @@ void AddGatedRows(const FewRowsSizes& sizes, GpuCases* cases) {
   }
 }
 
+void AddResidualRows(const FewRowsSizes& sizes, GpuCases* cases) {
+  const Shape x = {sizes.rows, 1, sizes.in};
+  const Shape y = {sizes.rows, 1, sizes.out};
+  const Shape w = {sizes.out, sizes.in};
+  const Attributes attributes = {{"in_dims", kOne}};
+  AddFewRowsCase(ops::kLinearResidual, "", sizes, {{x}, {w}, {y}}, attributes, cases);
+  AddFewRowsCase(ops::kLinearResidual, "biased, ", sizes, {{x}, {w}, {y}, {{sizes.out}}}, attributes, cases);
+}
+
+// The norm is rounded before it is multiplied: each of its numbers, which are near 1, is off by u of itself at most and by 0.4·u as
+// a standard deviation; the weights' is 0.87/√in, so that a sum is off by 0.4·0.87·u times the gain's root mean square, 0.9, or
+// 1.3 with an offset of 1. Ten of these deviations bound it. What is behind the sum multiplies that by at most 1.13, a gate by
+// 6: |up| and |activation(gate)| are below 5, but not both where both sums are off the most.
+void AddNormedRows(const FewRowsSizes& sizes, GpuCases* cases) {
+  const Shape x = {sizes.rows, 1, sizes.in};
+  const Shape features = {sizes.in};
+  for (const bool layer : {false, true}) {
+    for (const std::string behind : {"nothing", "gelu", "gate"}) {
+      const bool gated = behind == "gate";
+      const Shape w = gated ? Shape{2, sizes.out, sizes.in} : Shape{sizes.out, sizes.in};
+      const Shape bias = gated ? Shape{2, sizes.out} : Shape{sizes.out};
+      for (const bool biased : {false, true}) {
+        Attributes attributes = {{"in_dims", kOne}, {"epsilon", 1e-5}};
+        if (layer) attributes.Set("layer", kOne);
+        if (behind != "nothing") attributes.Set(behind, kOne);
+        if (behind == "gelu") attributes.Set("tanh", std::int64_t{biased});
+        if (gated && biased) attributes.Set("kind", std::string("gelu_erf"));
+        if (sizes.rows == 3) attributes.Set("gain_offset", 1.0);
+        std::vector<Input> inputs = {{x}, {w}, {features}};
+        if (layer) inputs.push_back({features});
+        if (biased) inputs.push_back({bias});
+        GpuCase* const test = AddFewRowsCase(
+            ops::kNormLinear,
+            fmt::format("{}, {}{}, ", layer ? "layer" : "rms", behind, biased ? ", biased" : ""), sizes,
+            inputs, attributes, cases);
+        const double gain = sizes.rows == 3 ? 1.5 : 1.0;
+        test->extra = [gated, gain, terms = static_cast<double>(sizes.in)](size_t, DType dtype,
+                                                                           const Tensors&, const Tensors&) {
+          const double of_product = 3.2 * gain * UnitRoundoff(dtype) + 0x1p-24 * (terms + 16) * 2 * gain;
+          return of_product * (gated ? 6 : 1.13);
+        };
+      }
+    }
+  }
+}
+
 }  // namespace
 
 GpuCases FewRowsCases() {
   GpuCases cases;
-  for (const FewRowsSizes& sizes : kFewRowsSizes) AddGatedRows(sizes, &cases);
+  for (const FewRowsSizes& sizes : kFewRowsSizes) {
+    AddGatedRows(sizes, &cases);
+    AddResidualRows(sizes, &cases);
+    AddNormedRows(sizes, &cases);
+  }
+  // Each number of warps that share a row, and the longest rows that are normalised: more shared memory than is there unasked.
+  for (const FewRowsSizes& sizes :
+       {FewRowsSizes{2, 1024, 24}, FewRowsSizes{5, 264, 16}, FewRowsSizes{1, 16384, 24}}) {
+    AddNormedRows(sizes, &cases);
+  }
   return cases;
 }
 

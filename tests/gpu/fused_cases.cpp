@@ -24,7 +24,7 @@ void Multiply(Tensor* tensor, double factor) {
 std::vector<DType> FusedDTypes(const OpDef& op, const Shape& decides) {
   std::vector<DType> dtypes;
   for (DType dtype : kFloats) {
-    if (backend::cuda::CudaProfile().fuses(op, {decides, dtype})) dtypes.push_back(dtype);
+    if (backend::cuda::CudaProfile().fuses(op, {decides, dtype}, {})) dtypes.push_back(dtype);
   }
   return dtypes;
 }

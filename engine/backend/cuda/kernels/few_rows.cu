@@ -1,14 +1,20 @@
-// A block makes 16 columns of y for all rows; its eight warps share the terms, 32 at a time in turns, and add up at the end.
-// Tensor cores multiply: w gives the 16 rows of their tiles, x the 8 columns. Which terms of 32 a tile's place stands for is
-// free where both operands agree, so that a thread reads eight terms of a row that lie one behind the other, 16 bytes, and
-// uses them in two tiles of 16 terms.
+// A block makes 16 columns of y for all rows; its eight warps share the terms,
+// 32 at a time in turns, and add up at the end. Tensor cores multiply: w gives
+// the 16 rows of their tiles, x the 8 columns. Which terms of 32 a tile's place
+// stands for is free where both operands agree, so that a thread reads eight
+// terms of a row that lie one behind the other, 16 bytes, and uses them in two
+// tiles of 16 terms.
 //
-// Of a gate and an up projection a block makes 8 columns of each, which are the low and the high half of its tiles' 16 rows.
+// Of a gate and an up projection a block makes 8 columns of each, which are the
+// low and the high half of its tiles' 16 rows.// Where the product is of a
+// norm, each block makes it of all rows, in shared memory: they are short, and
+// lie in the second cache. Meanwhile its first weights are on their way.
 #include "engine/backend/cuda/kernels/few_rows.h"
 
 #include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/early.cuh"
 #include "engine/backend/cuda/kernels/mma.cuh"
+#include "engine/backend/cuda/kernels/norm.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
@@ -21,13 +27,15 @@ constexpr int kStep = 32;  // terms
 constexpr int kAhead = 4;  // steps whose weights are on their way
 constexpr int kTileRows = 8;
 
-// Eight terms of a row; zeros where there are none. Weights are read once: they go by the first cache.
+// Eight terms of a row; zeros where there are none. Weights are read once: they
+// go by the first cache.
 template <bool kOnce, typename T>
 __device__ __forceinline__ uint4 EightTerms(const T* row, std::int64_t term, bool there) {
   if (!there) return {0, 0, 0, 0};
   const auto* const at = reinterpret_cast<const uint4*>(row + term);
   if constexpr (kOnce) return __ldcs(at);
-  return *at;  // not by the read-only path: another kernel may write it until AwaitEarlier()
+  return *at;  // not by the read-only path: another kernel may write it until
+               // AwaitEarlier()
 }
 
 __device__ __forceinline__ void PrefetchToL2(const void* at) {
@@ -66,8 +74,98 @@ __device__ __forceinline__ float Activated(graph::Activation activation, float x
   return value;
 }
 
+// Elements from one row in shared memory to the next: 64 bytes more than a row
+// has, so that lanes which read 64 bytes of each of two rows meet no bank twice
+// where rows are of whole lines.
+__device__ __forceinline__ int NormedStride(const FewRows& p) { return static_cast<int>(p.terms) + 32; }
+
+// Of a block's dynamic shared memory: the rows after the norm, gamma, and beta.
+std::size_t NormedBytes(const FewRows& p, std::int64_t element_bytes) {
+  return static_cast<std::size_t>((p.rows * (p.terms + 32) + p.terms * (p.beta != nullptr ? 2 : 1)) *
+                                  element_bytes);
+}
+
+template <typename T>
+__device__ __forceinline__ void FetchGain(const FewRows& p, T* gain) {
+  const int terms = static_cast<int>(p.terms);
+  for (int i = 8 * static_cast<int>(threadIdx.x); i < terms; i += 8 * kThreads) {
+    CopyAsync16(gain + i, static_cast<const T*>(p.gamma) + i);
+    if (p.beta != nullptr) CopyAsync16(gain + terms + i, static_cast<const T*>(p.beta) + i);
+  }
+}
+
+// The sum over the `warps` warps that share a row, the first of them `first`,
+// for each of their threads. All threads of the block take part; `shared` may
+// be used again behind the next barrier.
+__device__ __forceinline__ float SumOfWarps(float x, int first, int warps, float* shared) {
+  x = WarpSum(x);
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < warps; ++i) sum += shared[first + i];
+  return sum;
+}
+
+// The norm of each row of x to `rows`. The block's warps share a row, or have
+// one each where there are as many.
+template <typename T, bool kLayer>
+__device__ __forceinline__ void NormFewRows(const FewRows& p, const T* gain, T* rows) {
+  __shared__ float shared[2][kWarps];
+  const int terms = static_cast<int>(p.terms);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warps = p.rows == 1 ? kWarps : p.rows == 2 ? kWarps / 2 : p.rows <= 4 ? kWarps / 4 : 1;
+  const int first_warp = warp / warps * warps;
+  const int start = 8 * (static_cast<int>(threadIdx.x) - first_warp * kWarp);
+  const int step = 8 * warps * kWarp;
+  const float per_term = 1.0F / static_cast<float>(terms);
+  for (int first = 0; first < p.rows; first += kWarps / warps) {
+    const int row = first + warp / warps;
+    const int end = row < p.rows ? terms : 0;
+    const T* const from = static_cast<const T*>(p.x) + static_cast<std::int64_t>(row) * terms;
+    T* const to = rows + row * NormedStride(p);
+    float total = 0;
+#pragma unroll 4
+    for (int i = start; i < end; i += step) {
+      const Pack8<T> eight = LoadPack8(from + i);
+      float a[8];
+      Unpack8(eight, a);
+#pragma unroll
+      for (int n = 0; n < 8; ++n) total += kLayer ? a[n] : a[n] * a[n];
+      StorePack8(to + i, eight);
+    }
+    total = SumOfWarps(total, first_warp, warps, shared[0]);
+    float mean = 0;
+    if constexpr (kLayer) {
+      mean = total * per_term;
+      total = 0;
+      for (int i = start; i < end; i += step) {  // what this thread wrote
+        float a[8];
+        Load8(to + i, a);
+#pragma unroll
+        for (int n = 0; n < 8; ++n) total += (a[n] - mean) * (a[n] - mean);
+      }
+      total = SumOfWarps(total, first_warp, warps, shared[1]);
+    }
+    const float rstd = rsqrtf(total * per_term + p.epsilon);
+    for (int i = start; i < end; i += step) {
+      float a[8];
+      float scale[8];
+      float shift[8] = {};
+      Load8(to + i, a);
+      Load8(gain + i, scale);
+      AddGainOffset(p.gain_offset, scale);
+      if constexpr (kLayer) Load8(gain + terms + i, shift);
+#pragma unroll
+      for (int n = 0; n < 8; ++n)
+        a[n] = NormOutput<kLayer>(Normed<kLayer>(a[n], mean, rstd), scale[n], shift[n]);
+      Store8(to + i, a);
+    }
+    __syncthreads();
+  }
+}
+
 // kTiles: of 8 rows.
-template <typename T, typename Made, int kTiles, bool kGated>
+template <typename T, typename Made, int kTiles, bool kGated, bool kNormed>
 __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
   __shared__ float parts[kWarps][kColumns][kTiles * kTileRows + 1];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -98,13 +196,17 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) read_weights(warp, i);
   };
+  extern __shared__ __align__(16) unsigned char dynamic[];
+  T* const normed = reinterpret_cast<T*>(dynamic);
+  T* const gain = normed + p.rows * NormedStride(p);
   LetNextBegin();
   // With 16 rows the registers that it takes cost more than it gains.
   const bool reads_early = kTiles == 1 && p.w_stays;
   if (reads_early) {
     read_first_weights();
   } else {
-    // Towards the second cache only: where parameters are kept in shards, a kernel may be writing them.
+    // Towards the second cache only: where parameters are kept in shards, a
+    // kernel may be writing them.
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const std::int64_t term = term_of(warp, i);
@@ -112,8 +214,19 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
       if (term < p.terms && high) PrefetchToL2(w_high + term);
     }
   }
+  if (kNormed && p.gain_stays) FetchGain(p, gain);
   AwaitEarlier();
   if (!reads_early) read_first_weights();
+  if constexpr (kNormed) {
+    if (!p.gain_stays) FetchGain(p, gain);
+    EndCopyGroup();
+    WaitForCopies<0>();  // for other threads behind the barriers of the norm
+    if (p.beta != nullptr) {
+      NormFewRows<T, true>(p, gain, normed);
+    } else {
+      NormFewRows<T, false>(p, gain, normed);
+    }
+  }
   for (std::int64_t first = warp; first < steps; first += std::int64_t{kWarps} * kAhead) {
     uint4 b[kAhead][kTiles];
 #pragma unroll
@@ -121,8 +234,15 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
       const std::int64_t term = term_of(first, i);
       const bool there = term < p.terms;
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-        b[i][t] = EightTerms<false>(x + kTileRows * t * p.terms, term, there && row + kTileRows * t < p.rows);
+      for (int t = 0; t < kTiles; ++t) {
+        const int x_row = row + kTileRows * t;
+        const bool is_row = there && x_row < p.rows;
+        if constexpr (kNormed) {
+          b[i][t] = EightTerms<false>(normed + x_row * NormedStride(p), term, is_row);
+        } else {
+          b[i][t] = EightTerms<false>(x + kTileRows * t * p.terms, term, is_row);
+        }
+      }
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -172,25 +292,33 @@ __global__ void __launch_bounds__(kThreads) MultiplyFewRows(FewRows p) {
   }
 }
 
-template <typename T, typename Made, bool kGated>
+template <typename T, typename Made, bool kGated, bool kNormed>
 void LaunchOf(const FewRows& p, cudaStream_t stream) {
   constexpr int kMade = kGated ? kColumns / 2 : kColumns;
   const auto blocks = static_cast<unsigned>((p.columns + kMade - 1) / kMade);
-  if (p.rows <= kTileRows) {
-    Launch(true, MultiplyFewRows<T, Made, 1, kGated>, blocks, kThreads, 0, stream, p);
-  } else {
-    Launch(true, MultiplyFewRows<T, Made, 2, kGated>, blocks, kThreads, 0, stream, p);
-  }
+  const auto kernel = p.rows <= kTileRows ? MultiplyFewRows<T, Made, 1, kGated, kNormed>
+                                          : MultiplyFewRows<T, Made, 2, kGated, kNormed>;
+  const std::size_t bytes = kNormed ? NormedBytes(p, sizeof(T)) : 0;
+  constexpr std::size_t kAlwaysThere = 32768;
+  if (bytes > kAlwaysThere)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  Launch(true, kernel, blocks, kThreads, bytes, stream, p);
+}
+
+template <typename T, typename Made, bool kGated>
+void LaunchOfForm(const FewRows& p, cudaStream_t stream) {
+  p.gamma != nullptr ? LaunchOf<T, Made, kGated, true>(p, stream)
+                     : LaunchOf<T, Made, kGated, false>(p, stream);
 }
 
 template <typename T>
 void LaunchOfInput(const FewRows& p, cudaStream_t stream) {
   if (p.gated) {
-    LaunchOf<T, T, true>(p, stream);
+    LaunchOfForm<T, T, true>(p, stream);
   } else if (p.made == DType::kF32) {
-    LaunchOf<T, float, false>(p, stream);
+    LaunchOfForm<T, float, false>(p, stream);
   } else {
-    LaunchOf<T, T, false>(p, stream);
+    LaunchOfForm<T, T, false>(p, stream);
   }
 }
 

@@ -30,6 +30,12 @@ struct FewRows {
   // w is [2, columns, terms], and bias [2, columns]: y = activation(gate) · up, of which the gate comes first. `made` is `dtype`,
   // c is null.
   bool gated = false;
+  // Not null: the product is of rows of x after a norm (ops/rms_norm.cpp; with beta ops/layer_norm.cpp), which is rounded as x is.
+  // x has kMostNormedElements at most.
+  const void* gamma = nullptr;  // [terms]
+  const void* beta = nullptr;   // likewise
+  float epsilon = 0, gain_offset = 0;
+  bool gain_stays = false;  // no kernel writes gamma and beta
 };
 
 void LaunchFewRows(const FewRows& product, cudaStream_t stream);

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "engine/base/dtype.h"
-#include "engine/base/shape.h"
 
 namespace engine::backend::cuda {
 
@@ -16,10 +15,7 @@ constexpr bool IsFewRows(DType dtype, DType made, std::int64_t rows, std::int64_
   return is_half && (made == dtype || made == DType::kF32) && rows <= kMostFewRows && terms % 8 == 0;
 }
 
-// The same, known of x alone: its last dim are the terms, or some of them where several dims are contracted.
-inline bool HasFewRows(DType dtype, const Shape& x) {
-  const std::int64_t terms = x[x.rank() - 1];
-  return terms > 0 && IsFewRows(dtype, dtype, x.elements() / terms, terms);
-}
+// Elements of x of which each block of a product makes the norm in front of it for itself.
+inline constexpr std::int64_t kMostNormedElements = 16384;
 
 }  // namespace engine::backend::cuda

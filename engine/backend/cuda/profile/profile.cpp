@@ -47,32 +47,49 @@ std::int64_t ScratchBytes(std::string_view kernel, Types inputs, Types outputs,
 bool IsNarrow(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
 // cuBLASLt's GELU epilogues keep the activation's input in 16 bits only, in rows of 16-byte pieces.
-bool EpilogueTakes(const graph::TensorType& pre) {
+bool EpilogueTakes(const graph::TensorType& pre, const graph::Attributes&) {
   return IsNarrow(pre.dtype) && pre.shape[pre.shape.rank() - 1] % 8 == 0;
 }
 
-bool HasFewRowsOnly(const graph::TensorType& x) { return HasFewRows(x.dtype, x.shape); }
+// Of x of a product.
+std::int64_t TermsOf(const graph::TensorType& x, const graph::Attributes& attributes) {
+  return x.shape.elements(x.shape.rank() - static_cast<int>(attributes.Int("in_dims")), x.shape.rank());
+}
+bool HasFewRows(const graph::TensorType& x, const graph::Attributes& attributes) {
+  const std::int64_t terms = TermsOf(x, attributes);
+  return terms > 0 && IsFewRows(x.dtype, x.dtype, x.shape.elements() / terms, terms);
+}
+// A norm before and a residual behind a product pay with one row, and cost with 8 and 16 (docs/performance.md).
+bool HasOneRow(const graph::TensorType& x, const graph::Attributes& attributes) {
+  return HasFewRows(x, attributes) && x.shape.elements() == TermsOf(x, attributes);
+}
+bool HasOneNormedRow(const graph::TensorType& x, const graph::Attributes& attributes) {
+  return HasOneRow(x, attributes) && x.shape.elements() <= kMostNormedElements;
+}
 
 // With grouped queries, heads do not lie at one stride in the packed projection (J = 3: one query head a group).
-bool HeadsHaveOneStride(const graph::TensorType& packed) { return packed.shape[3] == 3; }
+bool HeadsHaveOneStride(const graph::TensorType& packed, const graph::Attributes&) {
+  return packed.shape[3] == 3;
+}
 
 // Kernels of fused ops that do not take every tensor.
 struct FusedEntry {
   std::string_view op;
-  bool (*takes)(const graph::TensorType& of);
+  bool (*takes)(const graph::TensorType& of, const graph::Attributes& attributes);
 };
 
 constexpr std::array kFused = {
     FusedEntry{"linear_gelu", EpilogueTakes},   FusedEntry{"linear_dgrad_gelu", EpilogueTakes},
-    FusedEntry{"linear_gated", HasFewRowsOnly}, FusedEntry{"attention_packed", HeadsHaveOneStride},
+    FusedEntry{"linear_gated", HasFewRows},     FusedEntry{"linear_residual", HasOneRow},
+    FusedEntry{"norm_linear", HasOneNormedRow}, FusedEntry{"attention_packed", HeadsHaveOneStride},
     FusedEntry{"rotary", HeadsHaveOneStride},
 };
 
-bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {
+bool Fuses(const graph::OpDef& op, const graph::TensorType& of, const graph::Attributes& attributes) {
   if (!IsNarrow(of.dtype) && of.dtype != DType::kF32) return false;
   const auto* entry =
       std::find_if(kFused.begin(), kFused.end(), [&](const FusedEntry& e) { return e.op == op.name; });
-  return entry == kFused.end() || entry->takes(of);
+  return entry == kFused.end() || entry->takes(of, attributes);
 }
 
 // The branch that a norm adds to its stream.
