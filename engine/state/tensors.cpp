@@ -11,6 +11,8 @@
 #include "engine/base/status.h"
 #include "engine/checkpoint/flat_range.h"
 #include "engine/plan/control.h"
+#include "engine/plan/snapshot.h"
+#include "engine/state/weights.h"
 
 namespace engine::state {
 namespace {

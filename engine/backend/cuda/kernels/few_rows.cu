@@ -1,14 +1,12 @@
-// A block makes 16 columns of y for all rows; its eight warps share the terms,
-// 32 at a time in turns, and add up at the end. Tensor cores multiply: w gives
-// the 16 rows of their tiles, x the 8 columns. Which terms of 32 a tile's place
-// stands for is free where both operands agree, so that a thread reads eight
-// terms of a row that lie one behind the other, 16 bytes, and uses them in two
-// tiles of 16 terms.
+// A block makes 16 columns of y for all rows; its eight warps share the terms, 32 at a time in turns, and add up at the end.
+// Tensor cores multiply: w gives the 16 rows of their tiles, x the 8 columns. Which terms of 32 a tile's place stands for is
+// free where both operands agree, so that a thread reads eight terms of a row that lie one behind the other, 16 bytes, and
+// uses them in two tiles of 16 terms.
 //
-// Of a gate and an up projection a block makes 8 columns of each, which are the
-// low and the high half of its tiles' 16 rows.// Where the product is of a
-// norm, each block makes it of all rows, in shared memory: they are short, and
-// lie in the second cache. Meanwhile its first weights are on their way.
+// Of a gate and an up projection a block makes 8 columns of each, which are the low and the high half of its tiles' 16 rows.
+//
+// Where the product is of a norm, each block makes the norm of all rows, in shared memory: they are short, and lie in the second
+// cache. Meanwhile the block's first weights are on their way.
 #include "engine/backend/cuda/kernels/few_rows.h"
 
 #include "engine/backend/cuda/kernels/activations.cuh"
