@@ -11,6 +11,7 @@
 #include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/feed.h"
+#include "engine/train/histograms.h"
 #include "engine/train/hta_trace.h"
 #include "engine/train/records.h"
 #include "engine/train/save.h"
@@ -118,6 +119,7 @@ absl::Status Iterations::TrainOnce() {
                             EvaluationDue(run_.recipe, position_.iteration) ||
                             CheckpointDue(run_.recipe, position_.iteration) ||
                             CopiesAreCompared(run_.recipe, position_.iteration) ||
+                            HistogramsDue(run_.recipe, position_.iteration) ||
                             run_.IsKept(position_.iteration) || stop_.requested();
   while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
   return absl::OkStatus();
