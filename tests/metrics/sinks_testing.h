@@ -2,19 +2,19 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "engine/metrics/sink.h"
+#include "tests/data/file_size_limit.h"
 #include "tests/data/temp_dir.h"
 
 namespace engine::metrics::testing {
 
+using data::FileSizeLimit;
 using data::ReadFile;
 using data::TempDir;
 
@@ -63,26 +63,6 @@ inline std::vector<std::string> HexLines(const std::string& name) {
   }
   return lines;
 }
-
-// While it lives, no file of this process grows beyond so many bytes, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::size_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit_) == 0);
-    const rlimit small{.rlim_cur = bytes, .rlim_max = limit_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &limit_);
-    std::signal(SIGXFSZ, before_);
-  }
-
- private:
-  void (*before_)(int);
-  rlimit limit_{};
-};
 
 // So a failed comparison prints digits.
 inline std::string ToHex(const std::string& bytes) {

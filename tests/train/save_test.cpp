@@ -1,8 +1,6 @@
 // Runs that save beside training.
 #include "engine/train/save.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/data/file_size_limit.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
@@ -61,27 +60,6 @@ class GatedBackend final : public backend::cpu::CpuBackend {
   const std::thread::id own_ = std::this_thread::get_id();
   Gate& gate_;
   std::atomic<int>& updates_;
-};
-
-// While it lives no file may have as many bytes as a shard has.
-class SmallFiles {
- public:
-  SmallFiles() {
-    before_ = signal(SIGXFSZ, SIG_IGN);
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit_) == 0);
-    const rlimit small{40'000, limit_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  }
-  SmallFiles(const SmallFiles&) = delete;
-  SmallFiles& operator=(const SmallFiles&) = delete;
-  ~SmallFiles() {
-    setrlimit(RLIMIT_FSIZE, &limit_);
-    signal(SIGXFSZ, before_);
-  }
-
- private:
-  rlimit limit_{};
-  void (*before_)(int) = nullptr;
 };
 
 }  // namespace
@@ -172,7 +150,7 @@ TEST_CASE(
   const TempDir folder;
   WriteDataset(folder / "text", 40);
   const std::string out = folder / "out";
-  const SmallFiles small;
+  const data::FileSizeLimit small(40'000);  // bytes: less than a shard has
   const RunResult result =
       RunCaught(RunRecipe(folder, SavingSets({"training.iterations=40", "checkpoint.required=true"})), out);
   CHECK(Message(result.status).find("saving the checkpoint of iteration 2: ") == 0);
@@ -191,7 +169,7 @@ TEST_CASE("training goes on after a checkpoint that cannot be written, but does 
         RunRecipe(folder, SavingSets({std::string("checkpoint.background=") + background}));
     RunResult result;
     {
-      const SmallFiles small;
+      const data::FileSizeLimit small(40'000);  // bytes: less than a shard has
       result = RunCaught(recipe, out);
     }
     for (const char* text :
@@ -233,7 +211,7 @@ TEST_CASE(
   CHECK(of(folder / "stopped", "saved_iteration") == std::vector<int>{2, 4});
   RunResult full;
   {
-    const SmallFiles small;
+    const data::FileSizeLimit small(40'000);  // bytes: less than a shard has
     full = RunCaught(recipe, folder / "full", false, ProbedDevice(&probes));
   }
   CHECK(Message(full.status).find("saving the checkpoint of iteration 4: ") == 0);
