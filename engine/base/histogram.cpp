@@ -32,8 +32,8 @@ int BucketOf(double value) {
   return static_cast<int>(std::upper_bound(limits.begin(), limits.end(), value) - limits.begin());
 }
 
-// By the upper half of a number's bits, the bucket of the least number that has them. Such numbers differ by a 128th at most, so that
-// those above are in this bucket or the next.
+// A table from the upper half of a float's bits to the bucket of the least number whose bits begin so. All numbers that begin so differ by
+// a 128th at most, and buckets by a tenth, so that each of them is in that bucket or the next.
 std::vector<std::uint16_t> MakeFirstBuckets() {
   std::vector<std::uint16_t> buckets(std::size_t{1} << 16);
   for (std::uint32_t high = 0; high < buckets.size(); ++high) {

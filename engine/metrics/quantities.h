@@ -186,7 +186,7 @@ inline constexpr Quantity kStall{
     .help = "How long training stood still for checkpoints since the one before."};
 inline constexpr Quantity kSavedAt{.metric = "engine_checkpoint_last_success_timestamp_seconds",
                                    .help = "When the last checkpoint was whole on disk, as Unix time."};
-// Of checkpoints that could not be written.
+// What is told of a checkpoint that could not be written.
 inline constexpr Quantity kUnsavedIteration{
     .key = "unsaved_iteration",
     .metric = "engine_checkpoint_last_failed_iteration",

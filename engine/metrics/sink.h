@@ -46,7 +46,7 @@ struct Record {
   std::int64_t consumed_samples = 0;  // after that iteration
   double unix_seconds = 0;            // when the event was over
   std::vector<Measurement> values = {};
-  // Of tensors, by tag; what kHistograms has instead of values, for sinks that show them.
+  // Histograms of tensors, by tag. A record of kHistograms has them instead of values, for sinks that show them.
   std::vector<std::pair<std::string, Histogram>> histograms = {};
 };
 

@@ -3,7 +3,7 @@
 // free where both operands agree, so that a thread reads eight terms of a row that lie one behind the other, 16 bytes, and
 // uses them in two tiles of 16 terms.
 //
-// Of a gate and an up projection a block makes 8 columns of each, which are the low and the high half of its tiles' 16 rows.
+// Where w holds a gate and an up projection, a block makes 8 columns of each: the low and the high half of its tiles' 16 rows.
 //
 // Where the product is of a norm, each block makes the norm of all rows, in shared memory: they are short, and lie in the second
 // cache. Meanwhile the block's first weights are on their way.
@@ -40,7 +40,7 @@ __device__ __forceinline__ void PrefetchToL2(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// Of few numbers, so that the exact forms cost nothing.
+// Applies the activation to one number. A block has few of them, so that the exact forms cost nothing.
 __device__ __forceinline__ float Activated(graph::Activation activation, float x) {
   float value = 0;
   float derivative;
@@ -77,7 +77,7 @@ __device__ __forceinline__ float Activated(graph::Activation activation, float x
 // where rows are of whole lines.
 __device__ __forceinline__ int NormedStride(const FewRows& p) { return static_cast<int>(p.terms) + 32; }
 
-// Of a block's dynamic shared memory: the rows after the norm, gamma, and beta.
+// A block's dynamic shared memory holds the rows after the norm, gamma, and beta: so many bytes.
 std::size_t NormedBytes(const FewRows& p, std::int64_t element_bytes) {
   return static_cast<std::size_t>((p.rows * (p.terms + 32) + p.terms * (p.beta != nullptr ? 2 : 1)) *
                                   element_bytes);

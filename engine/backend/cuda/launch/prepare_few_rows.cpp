@@ -10,7 +10,7 @@
 namespace engine::backend::cuda {
 namespace {
 
-// Of inputs x, w and, where it has one, the bias.
+// Describes the product of inputs 0 (x) and 1 (w) and, where it is not null, of a bias. Error: it is not one of few rows.
 absl::StatusOr<FewRows> ExpectFewRows(const char* op, const LaunchArgs& args, const TensorView* bias) {
   const TensorView& x = args.inputs[0];
   const TensorView& w = args.inputs[1];

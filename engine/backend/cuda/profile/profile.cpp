@@ -51,7 +51,7 @@ bool EpilogueTakes(const graph::TensorType& pre, const graph::Attributes&) {
   return IsNarrow(pre.dtype) && pre.shape[pre.shape.rank() - 1] % 8 == 0;
 }
 
-// Of x of a product.
+// How many terms the sums of a product have, whose input x and attributes these are.
 std::int64_t TermsOf(const graph::TensorType& x, const graph::Attributes& attributes) {
   return x.shape.elements(x.shape.rank() - static_cast<int>(attributes.Int("in_dims")), x.shape.rank());
 }
