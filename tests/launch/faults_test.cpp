@@ -1,6 +1,7 @@
 // What a run makes of each kind of fault, through the program: how it ends, what it says, and that it goes on to the bits
 // of a run without faults where it is started again.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>

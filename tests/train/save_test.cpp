@@ -11,12 +11,15 @@
 #include <thread>
 
 #include "tests/data/file_size_limit.h"
+#include "tests/executor/wrapped_backend.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using executor::testing::Probe;
+using executor::testing::ProbedDevice;
 
 std::vector<std::string> SavingSets(const std::vector<std::string>& more = {}) {
   std::vector<std::string> sets = {"training.iterations=6", "checkpoint.interval=2", "evaluation.interval=0",
