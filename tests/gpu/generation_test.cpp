@@ -191,6 +191,13 @@ TEST_CASE("gpu generation: invariant, the bits are those of evaluation and train
       {"gemma2",
        FamilyOf("gemma2-2b", "D = 128, L = 4, H = 4, K = 2, E = 128, F = 512, V = 300, Q = 128", 200)},
       {"olmo2", FamilyOf("olmo2-7b", "D = 192, L = 2, H = 2, K = 2, E = 96, F = 384, V = 300", 200)},
+      {"mixtral",
+       FamilyOf("mixtral-8x7b", "D = 128, L = 2, H = 2, K = 2, E = 64, F = 256, X = 8, V = 300", 300)},
+      {"deepseek-v3",
+       FamilyOf("deepseek-v3",
+                "D = 128, L = 3, J = 1, H = 4, Q = 64, C = 64, N = 128, R = 64, U = 128, F = 256, X = 16, "
+                "W = 64, V = 300",
+                200)},
   };
   for (const Case& of : cases) {
     for (const char* compute : {"bf16", "fp16"}) {
