@@ -115,6 +115,13 @@ TEST_CASE("tasks: a model that has learned the pattern knows all, and one that h
   CHECK(std::abs(asked[1].result.measures[0].value / after["perplexity/perplexity"].get<double>() - 1) <
         1e-5);
 
+  // How far each example moved each measure, of the last evaluation.
+  std::ifstream kept(folder / "trained/task_deviations.json");
+  const nlohmann::json deviations = nlohmann::json::parse(kept);
+  CHECK(deviations["iteration"] == 60);
+  CHECK(deviations["tasks"]["choices"]["measures"]["acc"].size() == 120);
+  CHECK(deviations["tasks"]["words"]["measures"]["perplexity"].size() > 1);
+
   // And on the ranks of a layout that the run had not.
   for (const driver::ModelLayout& layout : {driver::ModelLayout{.tp = 2, .pp = 2}, {.dp = 2, .cp = 2}}) {
     CAPTURE(layout.tp);
