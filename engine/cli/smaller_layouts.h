@@ -28,7 +28,8 @@ class SmallerLayouts {
   SmallerLayouts(const recipe::Recipe& recipe, std::int64_t nodes, Works works)
       : recipe_(recipe), nodes_(nodes), works_(std::move(works)) {}
 
-  // As HostTable::Options::fit has it. Of the layouts that work the one with the most data-parallel ranks, on as few hosts as have room
+  // As HostTable::Options::fit has it. Of the layouts that work one whose iterations have the fewest microbatches, and of these
+  // one that leaves no sample of the last ones empty (training.pad_batch), else the one with the most data-parallel ranks; on as few hosts as have room
   // for it and share its ranks equally, but on `least` or more. Layouts that split no tensor-parallel group between hosts come first.
   std::optional<launch::AttemptSize> For(std::int64_t hosts, std::int64_t least);
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/base/units.h"
 #include "engine/compile/passes.h"
 
 namespace engine::compile {
@@ -20,8 +21,9 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options,
   plan.vocab_rows = policy.vocab_rows;
   for (const std::int64_t batch : policy.batch_sizes) {
     if (!policy.training) break;
+    const std::int64_t turns = CeilDiv(batch, policy.microbatch_samples * policy.halves);
     plan.programs.push_back(
-        {.form = plan::kTrainForm, .microbatches = batch / policy.microbatch_samples, .global_batch = batch});
+        {.form = plan::kTrainForm, .microbatches = turns * policy.halves, .global_batch = batch});
   }
   if (options.evaluation) {
     plan.programs.push_back({.form = plan::kEvaluateForm,

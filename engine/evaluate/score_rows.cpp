@@ -160,7 +160,8 @@ absl::StatusOr<std::vector<RowScore>> ScoreRows(const Scorer& scorer, std::span<
   const auto& executors = scorer.ranks.executors();
   std::vector<std::vector<RowScore>> by_rank(executors.size(), std::vector<RowScore>(rows.size()));
   const std::int32_t program = scorer.plan.ProgramOf(plan::kEvaluateForm);
-  const std::int64_t at_once = scorer.plan.ProgramAt(program).global_batch;
+  const std::int64_t at_once =  // with those samples that are empty in training
+      scorer.plan.ProgramAt(program).microbatches * scorer.plan.microbatch_samples;
   const std::int64_t first_rank = executors[0]->rank();
   for (std::int64_t first = 0; first < static_cast<std::int64_t>(rows.size()); first += at_once) {
     const executor::FeedFunction feed = FeedOf(scorer.plan, rows, first);

@@ -52,9 +52,12 @@ std::string Header(const Plan& plan) {
                       plan.compute);
   const std::int64_t replicas = plan.mesh.size(Axis::kDp) * plan.mesh.size(Axis::kEp);
   text += fmt::format(
-      "  batch     {} samples = {} microbatches × {} samples × {} (dp × ep), of {} tokens: {} tokens\n",
-      plan.global_batch, plan.microbatches, plan.microbatch_samples / replicas, replicas, plan.sequence,
+      "  batch     {} samples {} {} microbatches × {} samples × {} (dp × ep), of {} tokens: {} tokens\n",
+      plan.global_batch, plan.microbatches * plan.microbatch_samples == plan.global_batch ? "=" : "in",
+      plan.microbatches, plan.microbatch_samples / replicas, replicas, plan.sequence,
       WithThousands(plan.global_batch * plan.sequence));
+  if (const std::int64_t empty = plan.microbatches * plan.microbatch_samples - plan.global_batch; empty > 0)
+    text += fmt::format("  padding   {} of an iteration's samples are empty\n", empty);
   if (std::string sizes = SizesText(plan); !sizes.empty()) text += fmt::format("  ramp-up   {}\n", sizes);
   text += fmt::format("  schedule  {}, {} chunk{} a stage\n", plan.schedule, plan.stages[0].chunks.size(),
                       plan.stages[0].chunks.size() == 1 ? "" : "s");

@@ -67,7 +67,7 @@ class ByForm {
 struct ProgramSpec {
   FormId form = kTrainForm;
   std::int64_t microbatches = 1;  // of one iteration
-  // Samples of one iteration, over all ranks: microbatches × samples of a microbatch.
+  // Samples of one iteration, over all ranks: microbatches × samples of a microbatch, but for those of the last ones that are empty.
   std::int64_t global_batch = 1;
 };
 

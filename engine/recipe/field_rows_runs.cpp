@@ -88,6 +88,12 @@ Rows TrainingRows() {
           .Between(1, kMaxSize)
           .Unit("samples")
           .Doc("Samples of one microbatch on one data-parallel rank."),
+      FIELD(training.pad_batch)
+          .Doc("Where micro_batch × dp × ep does not divide the global batch, its last microbatches have "
+               "samples that are "
+               "empty: none of their tokens counts, so that the batch, its data and its loss are those of "
+               "any other layout. "
+               "Of models without experts."),
       FIELD(training.iterations)
           .Between(0, kMaxCount)
           .Unit("iterations")

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
+#include "engine/base/units.h"
 
 namespace engine::recipe {
 
@@ -186,6 +187,7 @@ struct Rampup {
 struct Training {
   std::int64_t global_batch = 0;  // samples an iteration, where it grows: in the end
   std::int64_t micro_batch = 0;   // samples of one microbatch on one data-parallel rank
+  bool pad_batch = false;         // the last microbatches may have samples that are empty
   std::int64_t iterations = 0;    // or samples, not both
   std::int64_t samples = 0;
   Rampup rampup;
@@ -404,7 +406,7 @@ struct Recipe {
     return (model.vocab + multiple - 1) / multiple * multiple;
   }
   std::int64_t microbatches() const {  // of the whole global batch
-    return training.global_batch / (training.micro_batch * parallelism.dp * parallelism.ep);
+    return CeilDiv(training.global_batch, training.micro_batch * parallelism.dp * parallelism.ep);
   }
   // The length of the training (recipe/batch_size.cpp).
   std::int64_t iterations() const;

@@ -19,6 +19,11 @@ std::int64_t MicrobatchSamples(const Recipe& r) {
   return ProductOrOverflow({r.training.micro_batch, r.parallelism.dp, r.parallelism.ep});
 }
 
+// Whether so many samples are microbatches of `step`, the last of which may be padded.
+bool IsWhole(const Training& t, std::int64_t samples, std::int64_t step) {
+  return t.pad_batch || samples % step == 0;
+}
+
 Choice GlobalBatch(std::int64_t value, std::int64_t multiple_of) {
   return {
       .key = "training.global_batch", .name = "global_batch", .values = MultiplesAround(value, multiple_of)};
@@ -31,11 +36,27 @@ void BatchIsWholeMicrobatches(const RuleContext& c) {
   const std::string product = fmt::format("micro_batch {} × dp {} × ep {}", t.micro_batch, p.dp, p.ep);
   if (step < 0) {
     c.Error({"training.micro_batch", "parallelism.dp"}, product + " does not fit in 63 bits");
-  } else if (t.global_batch % step != 0) {
+  } else if (!IsWhole(t, t.global_batch, step)) {
     c.Error({"training.global_batch", "training.micro_batch", "parallelism.dp"},
             fmt::format("global_batch {} is not a multiple of {} = {}", t.global_batch, product, step),
             c.WaysOut({GlobalBatch(t.global_batch, step)}));
   }
+}
+
+void PaddedBatchesCanBe(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (!c.recipe.training.pad_batch) return;
+  if (Ramps(c.recipe.training) && p.virtual_stages > 1 && p.pp > 1) {
+    c.Error({"training.pad_batch", "training.rampup"},
+            "the interleaved schedule needs microbatches in groups of pp, which padded sizes of a growing "
+            "batch may not be",
+            "pad_batch = false; or virtual_stages 1");
+  }
+  if (c.recipe.model.experts == 0) return;
+  c.Error({"training.pad_batch"},
+          "routers and their losses would count the tokens of empty samples, which go to experts as all "
+          "others do",
+          "pad_batch = false");
 }
 
 // What routers count together lies on one rank.
@@ -117,8 +138,8 @@ void WholeMicrobatches(const RuleContext& c, const char* name, std::int64_t valu
   const Parallelism& p = c.recipe.parallelism;
   const bool groups = p.virtual_stages > 1 && p.pp > 1;
   const std::int64_t step = ProductOrOverflow({t.micro_batch, p.dp, p.ep, groups ? p.pp : std::int64_t{1}});
-  if (!Ramps(t) || step < 0 || t.global_batch % step != 0) return;  // other rules say so
-  if (value % step == 0) return;
+  if (!Ramps(t) || step < 0 || !IsWhole(t, t.global_batch, step)) return;  // other rules say so
+  if (IsWhole(t, value, step)) return;
   const std::string key = fmt::format("training.rampup.{}", name);
   std::string hint = c.WaysOut({{.key = key, .name = name, .values = MultiplesAround(value, step)}});
   if (hint.empty())
@@ -142,7 +163,7 @@ void ProgramIsOfSensibleLength(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
   const Training& t = c.recipe.training;
   const std::int64_t step = MicrobatchSamples(c.recipe);
-  if (step < 0 || t.global_batch % step != 0) return;
+  if (step < 0 || !IsWhole(t, t.global_batch, step)) return;
   if (Ramps(t)) {
     const std::int64_t sizes = (t.global_batch - t.rampup.start) / t.rampup.increment + 1;
     const std::int64_t mean = (t.rampup.start + t.global_batch) / step;
@@ -157,7 +178,7 @@ void ProgramIsOfSensibleLength(const RuleContext& c) {
         "a larger increment; or a larger micro_batch");
     return;
   }
-  const std::int64_t microbatches = t.global_batch / step;
+  const std::int64_t microbatches = c.recipe.microbatches();
   const std::int64_t turns = ProductOrOverflow({microbatches, p.pp, p.virtual_stages});
   if (turns >= 0 && turns <= kMostTurns) return;
   c.Error({"training.global_batch", "training.micro_batch", "parallelism.pp"},
@@ -170,8 +191,8 @@ void InterleavedMicrobatchesFillPipeline(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
   const Training& t = c.recipe.training;
   const std::int64_t step = MicrobatchSamples(c.recipe);
-  if (p.virtual_stages == 1 || p.pp == 1 || step < 0 || t.global_batch % step != 0) return;
-  const std::int64_t microbatches = t.global_batch / step;
+  if (p.virtual_stages == 1 || p.pp == 1 || step < 0 || !IsWhole(t, t.global_batch, step)) return;
+  const std::int64_t microbatches = c.recipe.microbatches();
   if (microbatches % p.pp == 0) return;
   const std::int64_t group = ProductOrOverflow({step, p.pp});
   c.Error({"training.global_batch", "parallelism.pp"},
@@ -401,8 +422,8 @@ void ReserveFitsMemory(const RuleContext& c) {
 }  // namespace
 
 std::vector<Rule> BatchRules() {
-  const std::vector<std::string> batch = {"training.global_batch", "training.micro_batch", "parallelism.dp",
-                                          "parallelism.ep"};
+  const std::vector<std::string> batch = {"training.global_batch", "training.micro_batch",
+                                          "training.pad_batch", "parallelism.dp", "parallelism.ep"};
   std::vector<std::string> pipeline = batch;
   pipeline.insert(pipeline.end(), {"parallelism.pp", "parallelism.virtual_stages"});
   std::vector<std::string> growing = pipeline;
@@ -416,6 +437,8 @@ std::vector<Rule> BatchRules() {
       {{"evaluation.tasks", "evaluation.interval"}, TasksHaveATime},
       {growing, RampupStartsWhole},
       {growing, RampupGrowsWhole},
+      {{"training.pad_batch", "training.rampup", "parallelism.pp", "parallelism.virtual_stages"},
+       PaddedBatchesCanBe},
       {{"training.global_batch", "training.rampup", "training.micro_batch", "parallelism"},
        ProgramIsOfSensibleLength},
       {pipeline, InterleavedMicrobatchesFillPipeline},

@@ -67,13 +67,14 @@ absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
   const std::int64_t batches = run.recipe.evaluation.iterations;
   // The n-th evaluation of a run has samples of its own; so a resumed run evaluates on the same ones.
   const std::int64_t nth = (iteration - 1) / run.recipe.evaluation.interval;
-  const MeanOver all_batches = {.first = nth * batches * run.plan.global_batch,
-                                .count = batches * run.plan.global_batch};
+  const Samples all_batches = {.first = nth * batches * run.plan.global_batch,
+                               .count = batches * run.plan.global_batch};
   std::function<absl::StatusOr<double>()> label_factor;
   std::vector<double> all(static_cast<size_t>(run.plan.numbers()), 0);
   for (std::int64_t b = 0; b < batches; ++b) {
     const std::int64_t first = (nth * batches + b) * run.plan.global_batch;
-    executor::Feed feed = MakeFeed(run.plan, *run.source, data::Split::kValid, first, all_batches);
+    executor::Feed feed =
+        MakeFeed(run.plan, *run.source, data::Split::kValid, {first, run.plan.global_batch}, all_batches);
     if (b == 0) label_factor = feed.label_factor;
     feed.label_factor = label_factor;  // of all batches, so it is found once
     std::vector<std::vector<double>> sums(run.ranks->executors().size());

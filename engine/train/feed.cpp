@@ -30,7 +30,7 @@ Document DocumentOf(const std::vector<std::int32_t>& starts, std::int64_t s, std
 // The samples of a batch that this process needs: what several inputs and ranks ask for is read once.
 class Batch {
  public:
-  Batch(const data::Source& source, data::Split split, const MeanOver& mean_over)
+  Batch(const data::Source& source, data::Split split, const Samples& mean_over)
       : source_(source), split_(split), mean_over_(mean_over) {}
 
   absl::StatusOr<std::shared_ptr<const data::SampleTokens>> Read(std::int64_t index) {
@@ -60,11 +60,19 @@ class Batch {
  private:
   const data::Source& source_;
   const data::Split split_;
-  const MeanOver mean_over_;
+  const Samples mean_over_;
   std::mutex mutex_;
   std::map<std::int64_t, std::shared_ptr<const data::SampleTokens>> samples_;
   std::optional<absl::StatusOr<double>> factor_;
 };
+
+// One document, of which no token counts.
+std::shared_ptr<const data::SampleTokens> EmptySample(std::int64_t sequence) {
+  data::SampleTokens empty;
+  empty.tokens.assign(static_cast<size_t>(sequence) + 1, 0);
+  empty.targets.assign(empty.tokens.size(), 0);
+  return std::make_shared<const data::SampleTokens>(std::move(empty));
+}
 
 // What an input of the model is made of.
 class Input {
@@ -134,34 +142,36 @@ void AskForSamples(const plan::Plan& plan, const data::Source& source, data::Spl
 }
 
 executor::Feed MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
-                        std::int64_t first_sample, const MeanOver& mean_over) {
+                        const Samples& of_batch, const Samples& mean_over) {
   const auto batch = std::make_shared<Batch>(source, split, mean_over);
-  executor::Feed feed(
-      [&plan, &source, batch, split, first_sample](const std::string& name, std::int64_t microbatch,
-                                                   const backend::TensorView& host) -> absl::Status {
-        const Input input(name, source, plan.sequence);
-        std::int32_t* out = host.as<std::int32_t>();
-        const RankSamples samples{source, split, first_sample, plan.microbatch_samples, host.extent.dims[0]};
-        if (input.reads()) {
-          samples.Ask(microbatch, host.shape[0], storage::When::kNow);
-          // Before the first microbatch of an evaluation, nobody has asked for those that follow it.
-          const std::int64_t nearest = microbatch == 0 ? 1 : kMicrobatchesAhead;
-          for (std::int64_t ahead = nearest; ahead <= kMicrobatchesAhead; ++ahead)
-            samples.Ask(microbatch + ahead, host.shape[0], storage::When::kLater);
-        }
-        for (std::int64_t b = 0; b < host.shape[0]; ++b) {
-          const std::int64_t index = samples.At(microbatch, b);
-          std::shared_ptr<const data::SampleTokens> sample;
-          if (input.reads()) {
-            ASSIGN_OR_RETURN(sample, batch->Read(index));
-          }
-          for (const Interval& interval : host.extent.dims[1]) {
-            for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s)
-              out = input.Write(sample.get(), s, out);
-          }
-        }
-        return absl::OkStatus();
-      });
+  executor::Feed feed([&plan, &source, batch, split, of_batch](
+                          const std::string& name, std::int64_t microbatch,
+                          const backend::TensorView& host) -> absl::Status {
+    const Input input(name, source, plan.sequence);
+    std::int32_t* out = host.as<std::int32_t>();
+    const RankSamples samples{source, split, of_batch.first, plan.microbatch_samples, host.extent.dims[0]};
+    if (input.reads()) {
+      samples.Ask(microbatch, host.shape[0], storage::When::kNow);
+      // Before the first microbatch of an evaluation, nobody has asked for those that follow it.
+      const std::int64_t nearest = microbatch == 0 ? 1 : kMicrobatchesAhead;
+      for (std::int64_t ahead = nearest; ahead <= kMicrobatchesAhead; ++ahead)
+        samples.Ask(microbatch + ahead, host.shape[0], storage::When::kLater);
+    }
+    for (std::int64_t b = 0; b < host.shape[0]; ++b) {
+      const std::int64_t index = samples.At(microbatch, b);
+      std::shared_ptr<const data::SampleTokens> sample;
+      if (input.reads() && index >= of_batch.first + of_batch.count) {
+        sample = EmptySample(plan.sequence);
+      } else if (input.reads()) {
+        ASSIGN_OR_RETURN(sample, batch->Read(index));
+      }
+      for (const Interval& interval : host.extent.dims[1]) {
+        for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s)
+          out = input.Write(sample.get(), s, out);
+      }
+    }
+    return absl::OkStatus();
+  });
   if (source.masks_loss()) feed.label_factor = [batch] { return batch->LabelFactor(); };
   return feed;
 }

@@ -56,8 +56,8 @@ void Iterations::LeaveOut() {
 }
 
 executor::Feed Iterations::FeedOf(std::int64_t first_sample) const {
-  return MakeFeed(run_.plan, *run_.source, data::Split::kTrain, first_sample,
-                  {.first = first_sample, .count = BatchAt(first_sample)});
+  const Samples batch = {.first = first_sample, .count = BatchAt(first_sample)};
+  return MakeFeed(run_.plan, *run_.source, data::Split::kTrain, batch, batch);
 }
 
 std::int64_t Iterations::BatchAt(std::int64_t consumed) const {

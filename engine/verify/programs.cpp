@@ -6,6 +6,13 @@
 namespace engine::verify {
 namespace {
 
+// Whether microbatches of `samples` have room for a batch, and none of them, or of their halves, is without any of it: behind its
+// last sample there may be empty ones (training.pad_batch).
+bool IsRoomFor(std::int64_t batch, std::int64_t microbatches, std::int64_t samples, std::int64_t halves) {
+  const std::int64_t empty = microbatches * samples - batch;
+  return batch > 0 && empty >= 0 && empty < samples * halves;
+}
+
 absl::Status Size(const plan::Plan& plan, std::int32_t program) {
   const plan::ProgramSpec& spec = plan.ProgramAt(program);
   const std::int64_t halves = plan.HalvesOf(spec.form);
@@ -14,7 +21,7 @@ absl::Status Size(const plan::Plan& plan, std::int32_t program) {
                     spec.microbatches, halves);
   }
   const std::int64_t samples = plan.SamplesOf(spec.form);
-  if (spec.global_batch != spec.microbatches * samples) {
+  if (!IsRoomFor(spec.global_batch, spec.microbatches, samples, halves)) {
     return Internal("{}: {} microbatches of {} samples are no {} samples", plan.ProgramName(program),
                     spec.microbatches, samples, spec.global_batch);
   }
@@ -86,7 +93,7 @@ bool RunsForward(const plan::Plan& plan) {
 absl::Status VerifyPrograms(const plan::Plan& plan) {
   RETURN_IF_ERROR(Forms(plan));
   if (!RunsForward(plan)) return Internal("no program evaluates");
-  if (plan.microbatches * plan.microbatch_samples != plan.global_batch) {
+  if (!IsRoomFor(plan.global_batch, plan.microbatches, plan.microbatch_samples, plan.halves)) {
     return Internal("{} microbatches of {} samples are no global batch of {}", plan.microbatches,
                     plan.microbatch_samples, plan.global_batch);
   }

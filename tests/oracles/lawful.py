@@ -66,7 +66,7 @@ KEYS = {
         "wsd_decay_iterations": whole(0, COUNT), "wsd_decay_samples": whole(0, COUNT),
         "wsd_decay_kind": word("linear", "cosine", "exponential", "minus_sqrt")},
     "training": {
-        "global_batch": whole(1, SIZE), "micro_batch": whole(1, SIZE), "iterations": whole(0, COUNT),
+        "global_batch": whole(1, SIZE), "micro_batch": whole(1, SIZE), "pad_batch": FLAG, "iterations": whole(0, COUNT),
         "samples": whole(0, COUNT), "seed": whole(0, 2**32 - 1), "weights_from": TEXT,
         "weights_match": word("all", "some"), "upcycle": FLAG, "logits_bytes": ("bytes", 1)},
     "training.rampup": {"start": whole(0, SIZE), "increment": whole(0, SIZE), "samples": whole(0, COUNT)},
@@ -113,7 +113,7 @@ DEFAULTS = {
     "training.rampup.samples": 0, "precision.compute": "fp32", "precision.gradient_dtype": "fp32",
     "logging.sinks": [], "logging.prometheus.port": 0, "logging.prometheus.textfile": "",
     "precision.master_dtype": "fp32", "precision.fp8_head": False, "recompute.granularity": "none",
-    "recompute.modules": ["attention"], "training.upcycle": False, "evaluation.interval": 0, "cluster.device": "cpu",
+    "recompute.modules": ["attention"], "training.upcycle": False, "training.pad_batch": False, "evaluation.interval": 0, "cluster.device": "cpu",
     "cluster.nodes": 0, "cluster.devices_per_node": 0, "cluster.memory_bytes": 0, "cluster.reserved_bytes": 0,
     **{f"parallelism.{axis}": 1 for axis in ("dp", "tp", "pp", "cp", "ep")},
 }
@@ -337,14 +337,15 @@ def of_pipeline(r):
 
 
 def of_batch(r):
-    if r.batch % r.step:
+    padded, interleaved = r("training.pad_batch"), r("parallelism.virtual_stages") > 1 and r.pp > 1
+    if r.batch % r.step and not padded:
         yield "the batch is not whole microbatches"
     else:
-        microbatches = r.batch // r.step
+        microbatches = -(-r.batch // r.step)
         sizes = r.steps + 1 if r.grows else 1
         if sizes * ((r.start if r.grows else r.batch) + r.batch) // r.step * r.chunks // 2 > 2_000_000:
             yield "too many turns"
-        if r("parallelism.virtual_stages") > 1 and r.pp > 1 and microbatches % r.pp:
+        if interleaved and microbatches % r.pp:
             yield "interleaved microbatches do not fill the pipeline"
     iterations, samples = r("training.iterations"), r("training.samples")
     if (iterations > 0) == (samples > 0):
@@ -356,8 +357,10 @@ def of_batch(r):
     if (r.start or r.increment or r.over) and not r.grows:
         yield "the ramp does not lead to the batch"
     group = r.step * (r.pp if r("parallelism.virtual_stages") > 1 else 1)
-    if r.grows and (r.start % group or r.increment % group):
+    if r.grows and not padded and (r.start % group or r.increment % group):
         yield "a size of the ramp is not whole microbatches"
+    if r.grows and padded and interleaved:
+        yield "padded sizes of the ramp may not fill the pipeline"
     if 0 < r("cluster.memory_bytes") <= r("cluster.reserved_bytes"):
         yield "the reserve leaves no memory"
 

@@ -163,7 +163,8 @@ TEST_CASE("documents: positions and spans of every rank's slice of the global ba
   REQUIRE_MESSAGE(source.ok(), Message(source.status()));
   const auto plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
-  const executor::FeedFunction feed = MakeFeed(*plan, *source, data::Split::kTrain, 8, {}).inputs;
+  const executor::FeedFunction feed =
+      MakeFeed(*plan, *source, data::Split::kTrain, {8, plan->global_batch}, {}).inputs;
   std::vector<std::int32_t> sample(17);
   int several = 0;
   for (std::int64_t microbatch = 0; microbatch < 2; ++microbatch) {

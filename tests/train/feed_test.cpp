@@ -47,7 +47,8 @@ TEST_CASE("every rank's slice of the global batch, zigzag halves of a sequence i
   const auto plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   constexpr std::int64_t kFirst = 16;  // of the third iteration
-  const executor::FeedFunction feed = MakeFeed(*plan, *source, data::Split::kTrain, kFirst, {}).inputs;
+  const executor::FeedFunction feed =
+      MakeFeed(*plan, *source, data::Split::kTrain, {kFirst, plan->global_batch}, {}).inputs;
   REQUIRE(plan->microbatches == 2);
   std::vector<std::int32_t> sample(17);
   for (std::int64_t microbatch = 0; microbatch < 2; ++microbatch) {
@@ -95,7 +96,7 @@ TEST_CASE("a feed takes little of the host's time") {
   std::vector<std::int32_t> values(8 * 4096 * 2);
   double least_ms = 1e9;
   for (int iteration = 0; iteration < 5; ++iteration) {
-    const executor::Feed feed = MakeFeed(plan, *source, data::Split::kTrain, 8 * iteration, {});
+    const executor::Feed feed = MakeFeed(plan, *source, data::Split::kTrain, {8 * iteration, 8}, {});
     const auto begin = std::chrono::steady_clock::now();
     for (const char* input : {model::kTokens, model::kLabels, model::kPositions, model::kSequencePositions,
                               model::kDocumentSpans}) {
@@ -121,7 +122,7 @@ TEST_CASE("a sample that is not there is an error") {
   const auto plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
   REQUIRE(plan.ok());
   const executor::FeedFunction feed =
-      MakeFeed(*plan, *source, data::Split::kTrain, 40, {}).inputs;  // 5 iterations of 8
+      MakeFeed(*plan, *source, data::Split::kTrain, {40, 8}, {}).inputs;  // 5 iterations of 8
   std::vector<std::int32_t> values(8 * 16);
   backend::TensorView host;
   host.data = values.data();

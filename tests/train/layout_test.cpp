@@ -71,6 +71,13 @@ constexpr MeshCase kMeshes[] = {
     {"tp=2 pp=2 schedule=zero_bubble sequence_parallel=true overlap=on micro_batch=4 granularity=full"},
     {"cp=2 pp=4 schedule=zero_bubble overlap=on micro_batch=2"},
     {"dp=2 tp=2 pp=2 schedule=zero_bubble sequence_parallel=true zero_stage=1 overlap=on micro_batch=2"},
+    // With samples that are empty: one of nine, four of twelve, two of ten, four of twelve in halves.
+    {"dp=3 micro_batch=1 pad_batch=true"},
+    {"dp=3 zero_stage=1 micro_batch=2 pad_batch=true"},
+    {"dp=5 pp=2 micro_batch=1 pad_batch=true"},
+    {"dp=3 tp=2 overlap=on micro_batch=4 pad_batch=true"},
+    {"dp=3 overlap=on micro_batch=2 pad_batch=true granularity=full"},
+    {"micro_batch=3 cp=2 pad_batch=true"},
 };
 
 // With gradients in shards, and with parameters in shards too.
@@ -97,6 +104,8 @@ constexpr MeshCase kShardedLayouts[] = {
     {"dp=2 pp=2 micro_batch=1"},
     {"dp=2 pp=2 virtual_stages=2 overlap=on micro_batch=2"},
     {"dp=2 tp=2 pp=2 micro_batch=1 granularity=full"},
+    {"dp=3 micro_batch=1 pad_batch=true"},
+    {"dp=3 pp=2 overlap=on micro_batch=2 pad_batch=true"},
 };
 
 void CheckLayouts(const char* model) {

@@ -21,7 +21,8 @@ Trained TrainOnData(const recipe::Recipe& recipe, int iterations) {
   return TrainFor(recipe, driver::CompileRecipe(recipe, {.profile = device.profile}), iterations, device,
                   [&](const plan::Plan& plan, std::int64_t first) -> executor::Feed {
                     first %= 1000;  // that of the evaluation
-                    return MakeFeed(plan, *source, data::Split::kTrain, first, {first, plan.global_batch});
+                    return MakeFeed(plan, *source, data::Split::kTrain, {first, plan.global_batch},
+                                    {first, plan.global_batch});
                   });
 }
 
@@ -75,7 +76,7 @@ TEST_CASE("loss masks: loss and gradients are means over the labels that count")
   const auto part = [&](int parity) {
     return TrainFor(
         recipe, plan, 1, device, [&, parity](const plan::Plan& of, std::int64_t) -> executor::Feed {
-          const executor::Feed all = MakeFeed(of, *source, data::Split::kTrain, 0, {});
+          const executor::Feed all = MakeFeed(of, *source, data::Split::kTrain, {0, of.global_batch}, {});
           executor::Feed feed([all, parity, &counted](const std::string& input, std::int64_t microbatch,
                                                       const backend::TensorView& host) {
             const absl::Status status = all.inputs(input, microbatch, host);

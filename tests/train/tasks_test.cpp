@@ -151,7 +151,7 @@ TEST_CASE("tasks: every layout comes to what one rank comes to") {
   for (const std::string layout :
        {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.cp=2",
         "parallelism.dp=2 parallelism.tp=2 parallelism.sequence_parallel=true",
-        "parallelism.cp=2 parallelism.pp=2"}) {
+        "parallelism.cp=2 parallelism.pp=2", "parallelism.dp=3 training.pad_batch=true"}) {
     INFO("layout " << layout);
     std::vector<std::string> sets = kUntrained;
     for (size_t begin = 0; begin < layout.size();) {

@@ -64,7 +64,7 @@ inline std::vector<std::string> SetsOf(const std::string& text) {
   while (begin < text.size()) {
     const size_t end = std::min(text.find(' ', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
-    const bool training = word.starts_with("micro_batch");
+    const bool training = word.starts_with("micro_batch") || word.starts_with("pad_batch");
     const bool recompute = word.starts_with("granularity") || word.starts_with("modules");
     const bool cluster = word.starts_with("devices_per_node") || word.starts_with("matmul_flops") ||
                          word.starts_with("intra_node_bandwidth");
@@ -184,8 +184,8 @@ inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t f
           *out++ = static_cast<std::int32_t>(*next);
         } else if (!offset) {
           *out++ = static_cast<std::int32_t>(input == model::kPositions ? at - *(next - 1) : at);
-        } else if (at + *offset > plan.sequence) {
-          *out++ = -1;
+        } else if (at + *offset > plan.sequence || sample >= first_sample + plan.global_batch) {
+          *out++ = model::IsLabels(input) || at + *offset > plan.sequence ? -1 : 0;
         } else {
           const auto index = static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + *offset);
           *out++ = static_cast<std::int32_t>(PhiloxWord(key, index) % static_cast<std::uint32_t>(plan.vocab));
