@@ -113,7 +113,7 @@ void CopyServer::ForgetOthers(const std::string& tag) {
     if (is_other(*own.file)) (void)!ftruncate(own.file->descriptor.number(), 0);
   }
   std::erase_if(others_, [&](const auto& other) { return is_other(*other.second); });
-  std::erase_if(aside_, [&](const RankFile& file) { return is_other(*file.file); });
+  aside_.clear();
 }
 
 void CopyServer::Accept() {

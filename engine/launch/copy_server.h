@@ -110,7 +110,7 @@ class CopyClient {
   absl::StatusOr<std::vector<Held>> ListAll();
   // Fills `out` from byte `offset` on of one of these.
   absl::Status Read(const Held& copy, std::int64_t offset, std::span<std::byte> out);
-  // That host forgets copies of other tags.
+  // That host forgets copies of other tags, and all that it has kept aside.
   absl::Status ForgetOthers(const std::string& tag);
   // Brings a copy of the rank into a file.
   absl::Status Fetch(std::int64_t rank, const std::string& tag, std::int64_t iteration, int file);

@@ -29,7 +29,7 @@ enum class MessageKind : std::uint8_t {
   kReadCopy,    // iteration, offset, bytes
   // Likewise, of all ranks at once:
   kListAll,
-  kForgetOthers,  // tag: copies of any other are forgotten
+  kForgetOthers,  // tag: copies of any other, and those that were kept aside, are forgotten
   // From the server to a rank.
   kRefused = 64,  // reason
   kStart,         // process of rank 0: all ranks are here

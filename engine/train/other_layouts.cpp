@@ -40,9 +40,12 @@ recipe::Recipe RecipeOf(const RunContext& run, const Layout& layout) {
 
 absl::StatusOr<Layout> LayoutOf(const std::string& note) {
   const nlohmann::json json = nlohmann::json::parse(note, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return DataLoss("no note of a copy: {}", note);
-  const Layout layout{.dp = json.value("dp", std::int64_t{0}), .nodes = json.value("nodes", std::int64_t{0})};
-  if (layout.dp < 1) return DataLoss("a copy of no layout: {}", note);
+  const auto number = [&](const char* key) {
+    const bool is_there = json.is_object() && json.contains(key) && json[key].is_number_integer();
+    return is_there ? json[key].get<std::int64_t>() : -1;
+  };
+  const Layout layout{.dp = number("dp"), .nodes = number("nodes")};
+  if (layout.dp < 1 || layout.nodes < 0) return DataLoss("a copy of no layout: {}", note);
   return layout;
 }
 
@@ -202,10 +205,12 @@ absl::StatusOr<std::unique_ptr<OtherLayout>> OtherLayout::Open(const RunContext&
                               layout.dp);
   other->hosts_ = std::make_shared<Hosts>(run);
   const launch::Endpoint own{run.processes->address(), run.options.host_copies.port};
-  std::stable_partition(copies.begin(), copies.end(), [&](const HeldCopy& held) {
-    return held.host < other->hosts_->endpoints.size() &&
-           other->hosts_->endpoints[held.host].ToString() == own.ToString();
-  });
+  const std::vector<launch::Endpoint>& hosts = other->hosts_->endpoints;
+  if (std::any_of(copies.begin(), copies.end(),
+                  [&](const HeldCopy& held) { return held.host >= hosts.size(); }))
+    return Internal("rank 0 knows of hosts with copies that this rank does not know of");
+  std::stable_partition(copies.begin(), copies.end(),
+                        [&](const HeldCopy& held) { return hosts[held.host].ToString() == own.ToString(); });
   other->hosts_->copies = copies;
   ASSIGN_OR_RETURN(state::CopiedState state,
                    state::CopiedState::Make(plan->second, RanksOf(copies),
