@@ -104,7 +104,9 @@ absl::Status RecallGuard(const RunContext& run, Position* position) {
 absl::StatusOr<std::optional<KeptState>> AgreeOnOtherLayout(const RunContext& run, std::int64_t least) {
   ASSIGN_OR_RETURN(std::unique_ptr<OtherLayout> other, OtherLayout::Agree(run, least));
   if (other == nullptr) return std::nullopt;
-  KeptState kept{.position = other->position(), .other_layout = std::move(other)};
+  KeptState kept;
+  kept.position = other->position();
+  kept.other_layout = std::move(other);
   RETURN_IF_ERROR(RecallGuard(run, &kept.position));
   return kept;
 }

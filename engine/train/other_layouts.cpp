@@ -145,6 +145,7 @@ std::string CopiesText(const std::vector<HeldCopy>& copies) {
 std::vector<HeldCopy> CopiesOf(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);
   std::vector<HeldCopy> copies;
+  copies.reserve(json["places"].size());
   for (const nlohmann::json& place : json["places"]) {
     copies.push_back({.copy = {.rank = place[0].get<std::int64_t>(),
                                .iteration = json["iteration"].get<std::int64_t>(),
@@ -157,6 +158,7 @@ std::vector<HeldCopy> CopiesOf(const std::string& text) {
 
 std::vector<std::int64_t> RanksOf(const std::vector<HeldCopy>& copies) {
   std::vector<std::int64_t> ranks;
+  ranks.reserve(copies.size());
   for (const HeldCopy& held : copies) ranks.push_back(held.copy.rank);
   return ranks;
 }
@@ -174,6 +176,7 @@ std::vector<std::vector<HeldCopy>> Candidates(const RunContext& run, const std::
     by_state[{iteration, held.copy.tag}].push_back(held);
   }
   std::vector<std::vector<HeldCopy>> candidates;
+  candidates.reserve(by_state.size());
   for (auto& [of, copies] : by_state) candidates.push_back(std::move(copies));
   return candidates;
 }

@@ -124,9 +124,9 @@ TEST_CASE(
     INFO("ZeRO " << stage);
     const std::string settings = fmt::format("{}--set parallelism.zero_stage={} ", kOfTwelve, stage);
     const std::string whole = tiny.out + "_whole" + stage;
-    REQUIRE(
-        RunProgram("run " + tiny.recipe + kKept + settings + kEach + "--set parallelism.dp=4 --out " + whole)
-            .exit_code == 0);
+    REQUIRE(RunProgram(fmt::format("run {}{}{}{}--set parallelism.dp=4 --out {}", tiny.recipe, kKept,
+                                   settings, kEach, whole))
+                .exit_code == 0);
     std::filesystem::remove_all(tiny.out);
     // None is on disk before the end.
     EmulatedHosts hosts(tiny,

@@ -77,7 +77,7 @@ void FillStates(const World& world) {
       for (const auto& [data, dtype] : range.states) {
         ++of_state;
         for (std::int64_t i = 0; i < range.end - range.begin; ++i) {
-          const auto at = static_cast<std::uint32_t>(range.begin + i + 1000 * range.parameter);
+          const auto at = static_cast<std::uint32_t>(range.begin + i + std::int64_t{1000} * range.parameter);
           const std::uint32_t word = (at * 2654435761U + of_state) & 0x3F7F3F7FU;
           std::memcpy(data + i * SizeOf(dtype), &word, static_cast<size_t>(SizeOf(dtype)));
         }
