@@ -60,6 +60,23 @@ void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoic
       ->capture_default_str();
 }
 
+void AddLayoutOptions(CLI::App* command, driver::ModelLayout* layout) {
+  const auto add = [&](const char* name, std::int64_t* ranks, const char* help) {
+    command->add_option(name, *ranks, help)
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 10))
+        ->type_name("N")
+        ->capture_default_str();
+  };
+  add("--dp", &layout->dp, "Split the sequences over so many copies of the model (data parallelism)");
+  add("--tp", &layout->tp,
+      "Split its matrices and heads over so many devices of this machine (tensor parallelism)");
+  add("--pp", &layout->pp,
+      "Put its layers on so many groups of devices, one behind the other (pipeline parallelism)");
+  add("--cp", &layout->cp, "Split the tokens of a sequence over so many devices (context parallelism)");
+  add("--ep", &layout->ep,
+      "Split the sequences and its experts over so many devices, which exchange tokens (expert parallelism)");
+}
+
 void SetMemory(state::Device* device, int processes) {
   MemoryLimit limit = MemoryOfProcess(processes);
   device->memory_bytes = limit.bytes;

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "engine/driver/model_layout.h"
 #include "engine/recipe/recipe.h"
 #include "engine/state/ranks.h"
 
@@ -21,6 +22,9 @@ struct DeviceChoice {
 
 // --threads, which `sharers` ("ranks") have together, and --device.
 void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice);
+
+// --dp, --tp, --pp, --cp and --ep: the ranks of this process that a model without a layout of its own runs on.
+void AddLayoutOptions(CLI::App* command, driver::ModelLayout* layout);
 
 // Sets the memory of a CPU device to what this process may use, one of `processes` on this machine.
 void SetMemory(state::Device* device, int processes);

@@ -29,7 +29,8 @@ struct EvaluateArguments {
   std::string run;
   std::string samples_out;
   bool json = false;
-  DeviceChoice device;
+  DeviceChoice device = {.one_process = true};
+  driver::ModelLayout layout;
   recipe::LoadOptions load;
   train::ModelEvaluationOptions options;
 };
@@ -39,7 +40,15 @@ absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& argumen
   if (storage::IsUrl(arguments.model) || fs::is_directory(arguments.model, error)) {
     if (!arguments.load.sets.empty() || !arguments.run.empty())
       return InvalidArgument("--set and --run go with a recipe, and {} is none", arguments.model);
-    return train::ModelOfFolder(arguments.model);
+    return train::ModelOfFolder(arguments.model, arguments.layout);
+  }
+  recipe::Recipe none;
+  const std::string layout = driver::SetLayout(arguments.layout, &none);
+  if (!layout.empty()) {
+    return InvalidArgument(
+        "{}: the model of a recipe runs on the recipe's layout, which --set parallelism.tp=2 and its like "
+        "change",
+        layout);
   }
   recipe::LoadResult loaded = model::Load(arguments.model, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
@@ -124,6 +133,7 @@ void AddEvaluateCommand(CLI::App& app, int* exit_code) {
                    "A file for what the model makes of each example: a line of JSON for each")
       ->type_name("FILE");
   command->add_flag("--json", arguments->json, "Print the results as JSON");
+  AddLayoutOptions(command, &arguments->layout);
   AddDeviceOptions(command, "ranks", &arguments->device);
   AddLoadOptions(command, &arguments->load);
   command->footer(

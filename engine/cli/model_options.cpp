@@ -35,13 +35,6 @@ absl::StatusOr<std::string> FindModelFolder(const std::string& name) {
   return *newest;
 }
 
-void AddAxis(CLI::App* command, const char* name, std::int64_t* ranks, const char* help) {
-  command->add_option(name, *ranks, help)
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 10))
-      ->type_name("N")
-      ->capture_default_str();
-}
-
 }  // namespace
 
 void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
@@ -58,17 +51,7 @@ void AddModelOptions(CLI::App* command, ModelArguments* arguments) {
                    "Face model what it is made for, but no more than 1024)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->type_name("N");
-  AddAxis(command, "--dp", &arguments->shape.dp,
-          "Split its slots over so many copies of it (data parallelism)");
-  AddAxis(command, "--tp", &arguments->shape.tp,
-          "Split its matrices and heads over so many devices of this machine (tensor parallelism)");
-  AddAxis(command, "--pp", &arguments->shape.pp,
-          "Put its layers on so many groups of devices, one behind the other (pipeline parallelism)");
-  AddAxis(command, "--cp", &arguments->shape.cp,
-          "Split the tokens of a prompt over so many devices, each of which has its caches (context "
-          "parallelism)");
-  AddAxis(command, "--ep", &arguments->shape.ep,
-          "Split its slots and its experts over so many devices, which exchange tokens (expert parallelism)");
+  AddLayoutOptions(command, &arguments->shape.layout);
   command->add_flag(
       "--invariant", arguments->shape.invariant,
       "Give each token the bits that training's forward pass gives it, whatever else is computed "

@@ -109,6 +109,12 @@ absl::Status CheckLayout(const recipe::Recipe& recipe) {
         "generate.invariant asks for",
         of.tp);
   }
+  if (recipe.generate.invariant && of.ep > 1) {
+    return InvalidArgument(
+        "with ep = {} what a token's experts give is added up over several ranks, which have not the one "
+        "order that generate.invariant asks for",
+        of.ep);
+  }
   if (recipe.generate.invariant && of.cp > 1) {
     return InvalidArgument(
         "with cp = {} each rank has a part of a prompt's sequence, and generate.invariant asks for whole "

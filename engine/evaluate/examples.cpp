@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/file.h"
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
@@ -234,7 +235,8 @@ absl::StatusOr<Task> MakeTask(const TaskSettings& settings, const data::Tokenize
                               std::int64_t vocab, std::int64_t sequence, std::int64_t limit) {
   ASSIGN_OR_RETURN(const std::int64_t window, WindowOf(settings, sequence));
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(settings.file, kMostBytes));
-  Task task{.settings = settings};
+  Task task{.settings = settings,
+            .contents = HashHex(fmt::format("{} {} {}", static_cast<int>(settings.kind), limit, text))};
   ExampleMaker maker(tokenizer, window, &task);
   const bool lines = settings.kind != TaskKind::kPerplexity || settings.file.ends_with(".jsonl");
   RETURN_IF_ERROR(lines ? AddLines(text, limit, &maker, &task) : maker.AddText(text, 1));

@@ -27,6 +27,7 @@ struct Example {
 
 struct Task {
   TaskSettings settings;
+  std::string contents = {};  // a hash of the task's file and of what of it is asked
   std::vector<Example> examples = {};
   std::vector<Row> rows = {};
   std::int64_t truncated = 0;  // rows whose context lost its beginning, as it did not fit in the window

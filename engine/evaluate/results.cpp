@@ -1,10 +1,14 @@
 #include "engine/evaluate/results.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 #include <utility>
 
+#include "engine/base/hash.h"
 #include "engine/base/status.h"
 
 namespace engine::evaluate {
@@ -18,7 +22,7 @@ constexpr double kLargestExponent = 20;
 
 struct Mean {
   double value = 0;
-  std::optional<double> standard_error = {};  // s / √n, s with n − 1 in the denominator
+  std::vector<double> deviations = {};  // of units that are drawn (Measure)
 };
 
 Mean MeanOf(const std::vector<double>& values) {
@@ -26,11 +30,16 @@ Mean MeanOf(const std::vector<double>& values) {
   Mean mean;
   for (const double value : values) mean.value += value;
   mean.value /= n;  // of ones it is one
-  if (values.size() < 2) return mean;
-  double squares = 0;
-  for (const double value : values) squares += (value - mean.value) * (value - mean.value);
-  mean.standard_error = std::sqrt(squares / (n - 1) / n);
+  for (const double value : values) mean.deviations.push_back((value - mean.value) / n);
   return mean;
+}
+
+// Of something that grows `slope` times as fast as the mean.
+Measure MeasureOf(std::string name, double value, const Mean& mean, double slope = 1) {
+  Measure measure{.name = std::move(name), .value = value, .deviations = mean.deviations};
+  for (double& deviation : measure.deviations) deviation *= slope;
+  measure.standard_error = StandardError(measure.deviations);
+  return measure;
 }
 
 // Wilson's interval (J. Am. Stat. Assoc. 22, 1927), which stays within 0 and 1 and has a width where all answers are right.
@@ -43,17 +52,18 @@ Interval95 WilsonInterval(double share, double n) {
 
 Measure Share(std::string name, const std::vector<double>& hits) {
   const Mean mean = MeanOf(hits);
-  Measure measure{.name = std::move(name), .value = mean.value, .standard_error = mean.standard_error};
-  if (mean.standard_error) measure.interval = WilsonInterval(mean.value, static_cast<double>(hits.size()));
+  Measure measure = MeasureOf(std::move(name), mean.value, mean);
+  if (measure.standard_error) measure.interval = WilsonInterval(mean.value, static_cast<double>(hits.size()));
   return measure;
 }
 
 // e to the mean of exponents; its error by the derivative, its interval from that of the exponent.
 Measure Exponential(std::string name, const Mean& exponent) {
-  Measure measure{.name = std::move(name), .value = std::exp(exponent.value)};
-  if (!exponent.standard_error) return measure;
-  const double error = *exponent.standard_error;
-  measure.standard_error = measure.value * error;
+  const double value = std::exp(exponent.value);
+  Measure measure = MeasureOf(std::move(name), value, exponent, value);
+  const std::optional<double> known = StandardError(exponent.deviations);
+  if (!known) return measure;
+  const double error = *known;
   measure.interval = {std::exp(exponent.value - kNormal95 * error),
                       std::exp(exponent.value + kNormal95 * error)};
   return measure;
@@ -69,15 +79,25 @@ Mean RatioOf(const std::vector<double>& costs, const std::vector<double>& weight
     weight += weights[i];
   }
   Mean ratio{.value = cost / weight};
-  const auto n = static_cast<double>(costs.size());
-  if (costs.size() < 2) return ratio;
-  double squares = 0;
-  for (std::size_t i = 0; i < costs.size(); ++i) {
-    const double residual = costs[i] - ratio.value * weights[i];
-    squares += residual * residual;
-  }
-  ratio.standard_error = std::sqrt(n / (n - 1) * squares) / weight;
+  for (std::size_t i = 0; i < costs.size(); ++i)
+    ratio.deviations.push_back((costs[i] - ratio.value * weights[i]) / weight);
   return ratio;
+}
+
+// Whether the units over which a measure's error is known are the rows of the only text.
+bool GoesByRow(const Task& task) {
+  return task.settings.kind == TaskKind::kPerplexity && task.examples.size() == 1;
+}
+
+std::string HashOfUnits(const Task& task) {
+  if (!GoesByRow(task)) return task.contents;
+  Hasher hasher;
+  hasher.Update(task.contents);
+  for (const Row& row : task.rows) {
+    hasher.Update(&row.first, sizeof(row.first));
+    hasher.Update(row.tokens.data(), row.tokens.size() * sizeof(row.tokens[0]));
+  }
+  return hasher.HexDigest();
 }
 
 // What is divided by in a text's perplexities, and −Σ log p above it: of texts, or of the rows of the only text, over which
@@ -88,7 +108,7 @@ struct Units {
 
 Units UnitsOf(const Task& task, std::span<const RowScore> scores) {
   Units units;
-  const bool by_row = task.examples.size() == 1;
+  const bool by_row = GoesByRow(task);
   for (const Example& example : task.examples) {
     const std::span<const RowScore> rows = scores.subspan(example.first_row, example.rows);
     double cost = 0;
@@ -124,11 +144,11 @@ void MeasureTexts(const Task& task, std::span<const RowScore> scores, std::vecto
   measures->push_back(Exponential("perplexity", capped(RatioOf(units.costs, units.tokens))));
   measures->push_back(Exponential(strided ? "adjusted_perplexity" : "word_perplexity",
                                   capped(RatioOf(units.costs, units.words))));
-  Mean per_byte = RatioOf(units.costs, units.bytes);
+  const Mean per_byte = RatioOf(units.costs, units.bytes);
   measures->push_back(Exponential("byte_perplexity", per_byte));
-  Measure bits{.name = "bits_per_byte", .value = per_byte.value / std::numbers::ln2};
-  if (per_byte.standard_error) {
-    bits.standard_error = *per_byte.standard_error / std::numbers::ln2;
+  Measure bits =
+      MeasureOf("bits_per_byte", per_byte.value / std::numbers::ln2, per_byte, 1 / std::numbers::ln2);
+  if (bits.standard_error) {
     bits.interval = {bits.value - kNormal95 * *bits.standard_error,
                      bits.value + kNormal95 * *bits.standard_error};
   }
@@ -185,11 +205,20 @@ void MeasureChoices(const Task& task, std::span<const RowScore> scores, std::vec
 
 }  // namespace
 
+std::optional<double> StandardError(std::span<const double> deviations) {
+  if (deviations.size() < 2) return std::nullopt;
+  const auto n = static_cast<double>(deviations.size());
+  double squares = 0;
+  for (const double deviation : deviations) squares += deviation * deviation;
+  return std::sqrt(n / (n - 1) * squares);
+}
+
 TaskResult Summarize(const Task& task, std::span<const RowScore> scores) {
   ENGINE_CHECK(scores.size() == task.rows.size(), "{} scores of {} rows", scores.size(), task.rows.size());
   TaskResult result{.task = task.settings.name,
                     .examples = static_cast<std::int64_t>(task.examples.size()),
-                    .truncated = task.truncated};
+                    .truncated = task.truncated,
+                    .units = HashOfUnits(task)};
   for (const RowScore& row : scores) result.tokens += row.predicted;
   switch (task.settings.kind) {
     case TaskKind::kPerplexity:
@@ -251,6 +280,24 @@ std::string SamplesText(const Task& task, std::span<const RowScore> scores) {
     text += sample.dump() + "\n";
   }
   return text;
+}
+
+std::string DeviationsText(std::int64_t iteration, std::span<const TaskResult> results) {
+  constexpr std::size_t kMostUnits = 100'000;
+  std::string tasks;
+  for (const TaskResult& result : results) {
+    std::string measures;
+    for (const Measure& measure : result.measures) {
+      if (measure.deviations.size() > kMostUnits) continue;
+      measures += fmt::format("{}\n\"{}\": [", measures.empty() ? "" : ",", measure.name);
+      for (std::size_t i = 0; i < measure.deviations.size(); ++i)
+        fmt::format_to(std::back_inserter(measures), "{}{:.6g}", i == 0 ? "" : ",", measure.deviations[i]);
+      measures += "]";
+    }
+    tasks += fmt::format("{}\n{}: {{\"units\": \"{}\", \"measures\": {{{}}}}}", tasks.empty() ? "" : ",",
+                         nlohmann::json(result.task).dump(), result.units, measures);
+  }
+  return fmt::format("{{\"iteration\": {}, \"tasks\": {{{}}}}}\n", iteration, tasks);
 }
 
 }  // namespace engine::evaluate

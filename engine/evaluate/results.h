@@ -28,13 +28,21 @@ struct Measure {
   std::optional<double> standard_error = {};
   std::optional<std::pair<double, double>> interval =
       {};  // in which the value lies with a confidence of 95 %
+  // Of each example, or of each row of the only text, how far it moves the value from what the others make it: their sum is 0, and
+  // standard_error is StandardError of them. Where two models had the same units, the differences of their deviations are those of the
+  // measures' difference.
+  std::vector<double> deviations = {};
 };
+
+// √(n / (n − 1) · Σ d²) of n deviations; nullopt of fewer than two.
+std::optional<double> StandardError(std::span<const double> deviations);
 
 struct TaskResult {
   std::string task;
   std::int64_t examples = 0;
   std::int64_t tokens = 0;     // that were predicted
   std::int64_t truncated = 0;  // Task::truncated
+  std::string units = {};      // a hash of what the units of deviations are
   std::vector<Measure> measures = {};
 };
 
@@ -54,5 +62,10 @@ nlohmann::json ToJson(const TaskResult& result);
 
 // A line of JSON for each example: its line in the task's file, the scores of its rows, and what the model chose.
 std::string SamplesText(const Task& task, std::span<const RowScore> scores);
+
+// What a run's folder keeps of its last evaluation beside the numbers in metrics.jsonl, so that two runs that were asked the same
+// can be compared example by example: the deviations with six digits, of tasks of up to 100,000 units.
+//   {"iteration": 1000, "tasks": {"lambada": {"units": "<hash>", "measures": {"acc": [0.00013,…], …}}, …}}
+std::string DeviationsText(std::int64_t iteration, std::span<const TaskResult> results);
 
 }  // namespace engine::evaluate

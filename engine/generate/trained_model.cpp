@@ -53,25 +53,20 @@ void MakeOneRank(recipe::Recipe* recipe) {
 // so.
 absl::Status SetShape(const ModelShape& shape, recipe::Recipe* recipe) {
   std::string asked;
-  const auto set = [&](const char* option, std::int64_t wanted, auto* value) {
-    if (wanted == static_cast<std::int64_t>(*value)) return;
-    *value = static_cast<std::remove_pointer_t<decltype(value)>>(wanted);
-    asked += fmt::format("{}{} {}", asked.empty() ? "" : " ", option, wanted);
-  };
-  if (shape.context > 0) set("--context", shape.context, &recipe->data.sequence_length);
-  set("--dp", shape.dp, &recipe->parallelism.dp);
-  set("--tp", shape.tp, &recipe->parallelism.tp);
-  set("--pp", shape.pp, &recipe->parallelism.pp);
-  set("--cp", shape.cp, &recipe->parallelism.cp);
-  set("--ep", shape.ep, &recipe->parallelism.ep);
+  const auto ask = [&](const std::string& option) { asked = driver::JoinOptions(asked, option); };
+  if (shape.context > 0 && shape.context != recipe->data.sequence_length) {
+    recipe->data.sequence_length = shape.context;
+    ask(fmt::format("--context {}", shape.context));
+  }
+  ask(driver::SetLayout(shape.layout, recipe));
   driver::SetForGeneration(recipe);
   if (shape.invariant && !recipe->generate.invariant) {
     recipe->generate.invariant = true;
-    asked += asked.empty() ? "--invariant" : " --invariant";
+    ask("--invariant");
   }
   if (!shape.cache_dtype.empty() && shape.cache_dtype != recipe->generate.cache_dtype) {
     recipe->generate.cache_dtype = shape.cache_dtype;
-    asked += fmt::format("{}--cache-dtype {}", asked.empty() ? "" : " ", shape.cache_dtype);
+    ask(fmt::format("--cache-dtype {}", shape.cache_dtype));
   }
   if (asked.empty()) return absl::OkStatus();
   recipe::LoadResult loaded = model::LoadText(recipe::ToToml(*recipe), "the model's recipe");
@@ -197,12 +192,6 @@ absl::StatusOr<std::vector<std::int32_t>> EncodePrompt(const data::Tokenizer& to
         vocabulary - 1);
   }
   return ids;
-}
-
-LoadedModel::~LoadedModel() {
-  decoder_.reset();
-  // Devices that are connected wait for each other when they are taken down, and one thread would take down one first.
-  if (device_.enter && ranks_ != nullptr) ranks_->Leave();
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource& source,

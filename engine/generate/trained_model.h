@@ -11,6 +11,7 @@
 
 #include "engine/checkpoint/read.h"
 #include "engine/data/tokenizer.h"
+#include "engine/driver/model_layout.h"
 #include "engine/generate/decoder.h"
 #include "engine/recipe/recipe.h"
 #include "engine/state/ranks.h"
@@ -22,9 +23,9 @@ struct ModelShape {
   std::int64_t context =
       0;  // tokens that a sequence may have; 0: a run's training sequence, or what a Hugging Face model is made
           // for, but no more than 1,024
-  std::int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1;  // the layout
-  bool invariant = false;                               // generate.invariant, whatever the recipe says of it
-  std::string cache_dtype;                              // generate.cache_dtype; empty: as the recipe says
+  driver::ModelLayout layout;
+  bool invariant = false;   // generate.invariant, whatever the recipe says of it
+  std::string cache_dtype;  // generate.cache_dtype; empty: as the recipe says
 };
 
 // What a folder says of its model, before weights are read: one checkpoint of a run, or the folder of a Hugging Face model.
@@ -66,7 +67,6 @@ class LoadedModel {
   // process.
   static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const ModelSource& source, state::Device device,
                                                            std::int64_t slots);
-  ~LoadedModel();
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
 

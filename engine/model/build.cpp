@@ -92,10 +92,10 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
 namespace {
 
 // Products and attention are asked for the order of sums that does not depend on how many tokens there are (ops/linear.cpp,
-// ops/attention.cpp). All other steps compute each token by itself.
+// ops/grouped_linear.cpp, ops/attention.cpp). Other steps compute each token by itself, or the recipe is refused (check.h).
 void AskForOneOrder(Graph* graph) {
   for (graph::Node& node : graph->nodes()) {
-    if (node.op == &ops::kLinear || node.op == &ops::kAttention)
+    if (node.op == &ops::kLinear || node.op == &ops::kGroupedLinear || node.op == &ops::kAttention)
       node.attributes.Set("invariant", std::int64_t{1});
   }
 }

@@ -115,6 +115,20 @@ bool SplitsOver(const recipe::Recipe& recipe, std::int64_t tp) {
   return mistakes.empty() && !NotShared(graph, tp).has_value();
 }
 
+void CheckOneOrder(const recipe::Recipe& recipe, const Graph& graph, std::vector<Diagnostic>* diagnostics) {
+  if (!recipe.generate.invariant) return;
+  const auto mixes = std::find_if(graph.nodes().begin(), graph.nodes().end(),
+                                  [](const graph::Node& node) { return ops::MixesTokens(*node.op); });
+  if (mixes == graph.nodes().end()) return;
+  const recipe::Provenance& place = recipe.provenance.at("generate.invariant");
+  diagnostics->push_back(
+      {Severity::kError, place.span,
+       fmt::format(
+           "what {} ({}) gives of a token depends on the other tokens, so that none has bits of its own",
+           mixes->name, mixes->op->name),
+       "a model without that step; or generate.invariant = false", place.source_line, "E213"});
+}
+
 void CheckSplits(const recipe::Recipe& recipe, const Graph& graph, std::vector<Diagnostic>* diagnostics) {
   const std::int64_t tp = recipe.parallelism.tp;
   const std::optional<Unshared> unshared = NotShared(graph, tp);

@@ -21,6 +21,10 @@ bool SplitsOver(const recipe::Recipe& recipe, std::int64_t tp);
 void CheckSplits(const recipe::Recipe& recipe, const graph::Graph& graph,
                  std::vector<Diagnostic>* diagnostics);
 
+// Where generate.invariant asks for it, no step mixes tokens (ops::MixesTokens); one that does is a mistake, shown there.
+void CheckOneOrder(const recipe::Recipe& recipe, const graph::Graph& graph,
+                   std::vector<Diagnostic>* diagnostics);
+
 // Features of a token in the residual stream: what a layer hands on; 0 where there are no layers.
 std::int64_t StreamWidth(const graph::Graph& graph);
 

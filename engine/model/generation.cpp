@@ -131,8 +131,7 @@ class Rewriter {
   }
 
   absl::Status Check(const graph::Node& node) const {
-    const bool mixes = node.op == &ops::kSelectToken || node.op == &ops::kSinkhorn || node.op == &ops::kDrop;
-    if (mixes) {
+    if (ops::MixesTokens(*node.op)) {
       return Unimplemented("{} ({}) mixes the tokens of a sequence, as generation, token by token, cannot",
                            node.name, node.op->name);
     }

@@ -34,6 +34,7 @@ void CompleteText(const graph::Graph& graph, bool good, recipe::Recipe* recipe,
                   std::vector<Diagnostic>* mistakes) {
   CheckTrainable(*recipe->text, graph, mistakes);
   CheckSplits(*recipe, graph, mistakes);
+  CheckOneOrder(*recipe, graph, mistakes);
   if (!mistakes->empty()) return;
   recipe->model.layers = CountBlocks(graph);
   recipe->model.vocab = VocabularyOf(graph);

@@ -10,6 +10,8 @@
 // features says that they are there to be split (expert_rows.h). Attributes experts
 // and k, of the whole model, say how many rows there are on the average, for `work`.
 //
+// Attribute invariant, where it is 1: as in linear, the bits of a row of y do not depend on the other rows.
+//
 // Placement: along an axis that splits experts each rank has its own; along one that splits features as linear; along one
 // that splits tokens each rank has other rows, and a weight's gradient is partial.
 //

@@ -19,4 +19,8 @@ std::span<const graph::OpDef* const> AllOps();
 // Null if there is none of that name.
 const graph::OpDef* FindOp(std::string_view name);
 
+// Whether what the op gives of a token depends on the other tokens, though it is no attention: Sinkhorn's balance, an expert's
+// capacity, the one token that stands for its sequence.
+bool MixesTokens(const graph::OpDef& op);
+
 }  // namespace engine::ops

@@ -30,4 +30,8 @@ const graph::OpDef* FindOp(std::string_view name) {
   return nullptr;
 }
 
+bool MixesTokens(const graph::OpDef& op) {
+  return &op == &kSelectToken || &op == &kSinkhorn || &op == &kDrop;
+}
+
 }  // namespace engine::ops

@@ -37,11 +37,24 @@ void InvariantNumbersStandAlone(const RuleContext& c) {
       fmt::format("compute = \"bf16\"; or {}", kOff));
 }
 
-// The products of an expert are of as many rows as tokens go to it, by kernels that are chosen for that number.
-void InvariantModelsAreDense(const RuleContext& c) {
-  if (c.recipe.is_text() && c.recipe.model.layers == 0) return;  // its steps have not been read yet
-  if (!c.recipe.generate.invariant || c.recipe.model.experts == 0) return;
-  c.Error({kInvariant}, "the sums of experts' products have no order of their own", kOff);
+// With passes a token's choices are added up pass by pass, and which pass a row is of depends on the other tokens.
+void InvariantExpertsAreOfOneRank(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (!c.recipe.generate.invariant) return;
+  if (p.ep > 1) {
+    c.Error({kInvariant, "parallelism.ep"},
+            fmt::format("with ep {} what a token's experts give is added up over several ranks, in no order "
+                        "of its own",
+                        p.ep),
+            fmt::format("ep 1; or {}", kOff));
+  }
+  if (p.expert_rows != 0) {
+    c.Error({kInvariant, "parallelism.expert_rows"},
+            fmt::format("with expert_rows {:g} what a token's experts give is added up in an order that "
+                        "depends on the other tokens",
+                        p.expert_rows),
+            fmt::format("expert_rows 0; or {}", kOff));
+  }
 }
 
 void InvariantAttentionIsFast(const RuleContext& c) {
@@ -66,7 +79,7 @@ std::vector<Rule> GenerateRules() {
   return {
       {{kInvariant, "parallelism.tp", "parallelism.cp"}, InvariantSumsAreOfOneRank},
       {{kInvariant, "precision.compute"}, InvariantNumbersStandAlone},
-      {{kInvariant}, InvariantModelsAreDense},
+      {{kInvariant, "parallelism.ep", "parallelism.expert_rows"}, InvariantExpertsAreOfOneRank},
       {{kInvariant, "precision.attention"}, InvariantAttentionIsFast},
       {{kInvariant, "generate.cache_dtype"}, InvariantCachesAreExact},
   };

@@ -58,6 +58,11 @@ absl::Status Ranks::Run(const std::function<absl::Status(executor::RankExecutor&
                     [&](std::int64_t i) { return body(*executors_[static_cast<size_t>(i)]); });
 }
 
+// Devices of one process that are connected wait for each other when they are taken down, and one thread would take down one first.
+Ranks::~Ranks() {
+  if (device_.enter) Leave();
+}
+
 void Ranks::Leave() {
   for (std::unique_ptr<executor::RankExecutor>& executor : executors_) {
     executor->WaitForPrefetch();

@@ -39,11 +39,15 @@ struct Device {
   std::function<absl::StatusOr<launch::Client*>(const std::string& plan_hash)> join;
 };
 
+// The device must outlive it.
 class Ranks {
  public:
   static absl::StatusOr<std::unique_ptr<Ranks>> Create(const plan::Plan& plan, const Device& device,
                                                        std::uint64_t seed,
                                                        const executor::ExecutorOptions& options = {});
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
 
   // body(rank) for every rank at once. The first error of its own, in order of rank, is returned after all
   // have stopped; ranks that only waited for the failed one are not reported.

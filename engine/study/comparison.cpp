@@ -233,12 +233,14 @@ Comparison Compare(const Side& a, const Side& b) {
 namespace {
 
 // Of each measure of a task: its name, both values, and their difference with its margin.
+constexpr const char* kPaired = ", by example";
+
 std::vector<Row> RowsOfTasks(const std::vector<TaskDifference>& tasks) {
   std::vector<Row> rows;
   rows.reserve(tasks.size());
   for (const TaskDifference& task : tasks) {
     rows.push_back({task.name, fmt::format("{:.4g}", task.a), fmt::format("{:.4g}", task.b),
-                    WithMargin(task.b - task.a, task.margin)});
+                    WithMargin(task.b - task.a, task.margin) + (task.paired ? kPaired : "")});
   }
   return rows;
 }
@@ -337,6 +339,7 @@ nlohmann::ordered_json ToJson(const Comparison& c) {
     nlohmann::ordered_json& item = tasks.emplace_back();
     item = {{"name", task.name}, {"a", task.a}, {"b", task.b}, {"change", task.b - task.a}};
     if (task.margin) item["margin_95"] = *task.margin;
+    item["by_example"] = task.paired;
   }
   return {{"a", {{"name", c.a}, {"plan", c.a_hash}}},
           {"b", {{"name", c.b}, {"plan", c.b_hash}}},

@@ -104,7 +104,9 @@ std::string Tasks(const StudyResults& results) {
                {"variant", "task", "mean over seeds", "difference from the first variant"}, rows) +
          "<p class=\"note\">Of the last evaluation. ± is half an interval of 95 %: by Student's t over "
          "seeds, or, of one seed, by the "
-         "standard error over the task's examples.</p>\n";
+         "standard error over the task's examples; a difference's over those of each example where both runs "
+         "had the "
+         "same.</p>\n";
 }
 
 // The mean of each of `count` stretches of a curve, over iterations and over runs; the band is between the

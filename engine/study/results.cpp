@@ -69,6 +69,7 @@ RunResult ReadRun(const std::string& folder, const recipe::Recipe& recipe, const
   const auto sequence = static_cast<double>(recipe.data.sequence_length);
   std::vector<double> iteration_s, tokens_per_s;
   double seconds = 0;
+  std::int64_t evaluated = 0;
   ForEachMetric(folder, [&](const Json& json) {
     const auto iteration = static_cast<std::int64_t>(NumberIn(json, "iteration"));
     const double tokens =
@@ -76,6 +77,7 @@ RunResult ReadRun(const std::string& folder, const recipe::Recipe& recipe, const
     if (json.contains("validation_loss")) {
       run.validation.push_back({tokens, seconds, NumberIn(json, "validation_loss")});
       run.tasks = MeasuresIn(json);
+      evaluated = iteration;
       return;
     }
     if (!json.contains("loss")) return;
@@ -84,6 +86,7 @@ RunResult ReadRun(const std::string& folder, const recipe::Recipe& recipe, const
     seconds += iteration_s.back();
     run.train.push_back({tokens, seconds, NumberIn(json, "loss")});
   });
+  AddDeviations(folder, evaluated, &run.tasks);
   run.iteration_s = Median(iteration_s);
   run.tokens_per_s = Median(tokens_per_s);
   const std::optional<FinishedRun> finished = ReadFinished(folder, recipe);

@@ -39,8 +39,21 @@ std::optional<double> MarginOf(const std::optional<double>& error) {
   return error ? std::optional(kNormal * *error) : std::nullopt;
 }
 
-std::optional<double> MarginOfDifference(const std::optional<double>& a, const std::optional<double>& b) {
-  return a && b ? MarginOf(std::hypot(*a, *b)) : std::nullopt;
+bool HaveSameUnits(const TaskMeasure& a, const TaskMeasure& b) {
+  return !a.units.empty() && a.units == b.units && a.deviations.size() > 1 &&
+         a.deviations.size() == b.deviations.size();
+}
+
+std::optional<double> MarginOfDifference(const TaskMeasure& a, const TaskMeasure& b) {
+  if (!a.standard_error || !b.standard_error) return std::nullopt;
+  if (!HaveSameUnits(a, b)) return MarginOf(std::hypot(*a.standard_error, *b.standard_error));
+  double squares = 0;
+  for (std::size_t i = 0; i < a.deviations.size(); ++i) {
+    const double difference = b.deviations[i] - a.deviations[i];
+    squares += difference * difference;
+  }
+  const auto n = static_cast<double>(a.deviations.size());
+  return MarginOf(std::sqrt(n / (n - 1) * squares));
 }
 
 double MeanOfAll(const std::vector<double>& numbers) {
@@ -56,6 +69,11 @@ double MarginOverSeeds(const std::vector<double>& numbers) {
   for (const double number : numbers) squares += (number - mean) * (number - mean);
   const auto n = static_cast<double>(numbers.size());
   return StudentQuantile(numbers.size() - 1) * std::sqrt(squares / (n - 1) / n);
+}
+
+std::int64_t IterationOf(const Json& record) {
+  const auto found = record.find("iteration");
+  return found != record.end() && found->is_number_integer() ? found->get<std::int64_t>() : -1;
 }
 
 }  // namespace
@@ -74,9 +92,35 @@ std::vector<TaskMeasure> MeasuresIn(const Json& record) {
   return measures;
 }
 
+void AddDeviations(const std::string& run, std::int64_t iteration, std::vector<TaskMeasure>* measures) {
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
+  const std::string path = (std::filesystem::path(run) / driver::kDeviationsName).string();
+  const absl::StatusOr<std::string> text = ReadRegular(path, kMostBytes);
+  if (!text.ok()) return;
+  const absl::StatusOr<Json> file = ParseJson(*text, path);
+  if (!file.ok() || !file->is_object() || IterationOf(*file) != iteration) return;
+  const auto child = [](const Json& of, const std::string& key) {
+    const auto found = of.is_object() ? of.find(key) : of.end();
+    return of.is_object() && found != of.end() ? *found : Json();
+  };
+  for (TaskMeasure& measure : *measures) {
+    const std::size_t slash = measure.name.rfind('/');
+    if (slash == std::string::npos) continue;
+    const Json task = child(child(*file, "tasks"), measure.name.substr(0, slash));
+    const Json units = child(task, "units");
+    const Json values = child(child(task, "measures"), measure.name.substr(slash + 1));
+    const bool good = units.is_string() && values.is_array() &&
+                      std::all_of(values.begin(), values.end(), [](const Json& v) { return v.is_number(); });
+    if (!good) continue;
+    measure.units = units.get<std::string>();
+    measure.deviations = values.get<std::vector<double>>();
+  }
+}
+
 std::vector<TaskMeasure> LastMeasures(const std::string& run) {
   const std::string path = (std::filesystem::path(run) / driver::kMetricsName).string();
   std::vector<TaskMeasure> last;
+  std::int64_t iteration = 0;
   if (!CheckRegularOrAbsent(path).ok()) return last;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -84,8 +128,11 @@ std::vector<TaskMeasure> LastMeasures(const std::string& run) {
     const absl::StatusOr<Json> json = ParseJson(line, path);
     if (!json.ok() || !json->is_object()) continue;
     std::vector<TaskMeasure> measures = MeasuresIn(*json);
-    if (!measures.empty()) last = std::move(measures);
+    if (measures.empty()) continue;
+    last = std::move(measures);
+    iteration = IterationOf(*json);
   }
+  AddDeviations(run, iteration, &last);
   return last;
 }
 
@@ -98,7 +145,8 @@ std::vector<TaskDifference> Differences(const std::vector<TaskMeasure>& a,
     differences.push_back({.name = of_b.name,
                            .a = of_a->value,
                            .b = of_b.value,
-                           .margin = MarginOfDifference(of_a->standard_error, of_b.standard_error)});
+                           .margin = MarginOfDifference(*of_a, of_b),
+                           .paired = HaveSameUnits(*of_a, of_b)});
   }
   return differences;
 }
@@ -109,22 +157,21 @@ std::vector<TaskStatistics> StatisticsOfTasks(const std::vector<std::vector<Task
   if (runs.empty()) return statistics;
   for (const TaskMeasure& measure : runs[0]) {
     std::vector<double> values, differences;
-    std::optional<double> error_of_first;
+    const TaskMeasure* of_first = nullptr;
     for (std::size_t r = 0; r < runs.size(); ++r) {
       const TaskMeasure* here = FindMeasure(runs[r], measure.name);
       const TaskMeasure* there = FindMeasure(first[r], measure.name);
       if (here != nullptr) values.push_back(here->value);
       if (here == nullptr || there == nullptr) continue;
       differences.push_back(here->value - there->value);
-      error_of_first = there->standard_error;
+      of_first = there;
     }
     TaskStatistics of{.name = measure.name, .mean = MeanOfAll(values)};
     of.margin = values.size() > 1 ? MarginOverSeeds(values) : MarginOf(measure.standard_error);
     if (!differences.empty()) {
       of.difference = MeanOfAll(differences);
-      of.difference_margin = differences.size() > 1
-                                 ? MarginOverSeeds(differences)
-                                 : MarginOfDifference(error_of_first, measure.standard_error);
+      of.difference_margin =
+          differences.size() > 1 ? MarginOverSeeds(differences) : MarginOfDifference(*of_first, measure);
     }
     statistics.push_back(std::move(of));
   }

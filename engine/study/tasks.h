@@ -15,20 +15,28 @@ struct TaskMeasure {
   std::string name;  // "lambada/acc"
   double value = 0;
   std::optional<double> standard_error = {};  // over the task's examples
+  // How far each of its units moved it, and a hash of what they are (evaluate/results.h); empty where nothing is known.
+  std::vector<double> deviations = {};
+  std::string units = {};
 };
 
 // Of a record of metrics.jsonl; none where it is of no evaluation with tasks.
 std::vector<TaskMeasure> MeasuresIn(const nlohmann::json& record);
 
-// Of the last evaluation that RUN/metrics.jsonl tells of; none where there is no such file.
+// Gives measures of the evaluation after that iteration the deviations that are kept in the run's folder; whatever is wrong with
+// that file, they are left without.
+void AddDeviations(const std::string& run, std::int64_t iteration, std::vector<TaskMeasure>* measures);
+
+// Of the last evaluation that RUN/metrics.jsonl tells of, with their deviations; none where there is no such file.
 std::vector<TaskMeasure> LastMeasures(const std::string& run);
 
 struct TaskDifference {
   std::string name;
   double a = 0, b = 0;
-  // b − a lies so far from its true value at most, with a confidence of 95 %; as if both had had examples of their own, which
-  // is more than where they had the same. nullopt: not known.
+  // b − a lies so far from its true value at most, with a confidence of 95 %. Where both were asked the same and their deviations are
+  // known, of the differences example by example; else as if both had had examples of their own, which is more. nullopt: not known.
   std::optional<double> margin = {};
+  bool paired = false;  // the former
 };
 
 // Of the measures that both have, in b's order.

@@ -1,11 +1,16 @@
 #include "engine/train/evaluation.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/base/status.h"
+#include "engine/base/write_file.h"
+#include "engine/driver/run_folder.h"
 #include "engine/evaluate/results.h"
 #include "engine/evaluate/score_rows.h"
 #include "engine/evaluate/task.h"
@@ -47,6 +52,14 @@ absl::StatusOr<std::vector<evaluate::TaskResult>> AskTasks(const RunContext& run
   return results;
 }
 
+// A disk that fails ends no run.
+void KeepDeviations(const RunContext& run, std::int64_t iteration,
+                    const std::vector<evaluate::TaskResult>& tasks) {
+  const std::filesystem::path path = std::filesystem::path(run.options.out) / driver::kDeviationsName;
+  const absl::Status status = WriteFile(path, evaluate::DeviationsText(iteration, tasks));
+  if (!status.ok()) run.reporter->Warn(fmt::format("{}: the run goes on without this file", Message(status)));
+}
+
 }  // namespace
 
 absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
@@ -76,6 +89,7 @@ absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
   }
   ASSIGN_OR_RETURN(std::vector<evaluate::TaskResult> tasks, AskTasks(run, iteration));
   if (run.reporter == nullptr) return absl::OkStatus();
+  if (!tasks.empty()) KeepDeviations(run, iteration, tasks);
   run.reporter->Evaluation({.iteration = iteration,
                             .validation_loss = run.plan.Objective(all, all_batches.count),
                             .metrics = MetricsOf(run.plan, all, all_batches.count),

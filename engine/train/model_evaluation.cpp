@@ -19,6 +19,7 @@
 #include "engine/evaluate/score_rows.h"
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
+#include "engine/recipe/print.h"
 #include "engine/state/state.h"
 #include "engine/train/bucket_copy.h"
 #include "engine/train/hf_import.h"
@@ -46,11 +47,21 @@ absl::StatusOr<std::string> NewestCheckpointIn(const std::string& folder, std::v
   return newest.value_or("");
 }
 
-void PutOnOneRank(recipe::Recipe* recipe) {
+// Whatever layout it was trained on, and on whatever cluster.
+absl::Status PutOn(const driver::ModelLayout& layout, recipe::Recipe* recipe) {
   const std::string device = recipe->cluster.device;
   recipe->parallelism = {};
   recipe->cluster = {};
   recipe->cluster.device = device;
+  const std::string asked = driver::SetLayout(layout, recipe);
+  if (asked.empty()) return absl::OkStatus();
+  recipe->training.micro_batch = 1;
+  recipe->training.global_batch = recipe->parallelism.dp * recipe->parallelism.ep;
+  recipe->training.rampup = {};
+  recipe::LoadResult loaded = model::LoadText(recipe::ToToml(*recipe), "the model's recipe");
+  if (!loaded.ok()) return InvalidArgument("{}: {}", asked, loaded.diagnostics.front().message);
+  *recipe = std::move(loaded.recipe);
+  return absl::OkStatus();
 }
 
 // The longest row of any task, in multiples of 64, which kernels of attention like, where that is less than the recipe's.
@@ -125,7 +136,7 @@ absl::Status LoadModel(const EvaluatedModel& model, const recipe::Recipe& recipe
 
 }  // namespace
 
-absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& name) {
+absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& name, const driver::ModelLayout& layout) {
   EvaluatedModel model;
   ASSIGN_OR_RETURN(const std::string folder, LocalCheckpoint(name, &model.notes));
   ASSIGN_OR_RETURN(model.checkpoint, NewestCheckpointIn(folder, &model.notes));
@@ -140,7 +151,7 @@ absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& name) {
   } else {
     return NotFound("{} holds neither a whole checkpoint nor a Hugging Face model", folder);
   }
-  PutOnOneRank(&model.recipe);
+  RETURN_IF_ERROR(PutOn(layout, &model.recipe));
   return model;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/driver/model_layout.h"
 #include "engine/evaluate/results.h"
 #include "engine/evaluate/task.h"
 #include "engine/recipe/recipe.h"
@@ -22,9 +23,10 @@ struct EvaluatedModel {
   std::vector<std::string> notes = {};  // damaged checkpoints that were passed over
 };
 
-// Of a folder: the newest whole checkpoint of a run, or the checkpoint, or the Hugging Face model that it is; its model on one
-// rank. Of a recipe that has passed validation: the newest whole checkpoint in `run`, where there is one, on the recipe's layout.
-absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& folder);
+// Of a folder: the newest whole checkpoint of a run, or the checkpoint, or the Hugging Face model that it is; its model on the
+// layout. InvalidArgument: it cannot be split so. Of a recipe that has passed validation: the newest whole checkpoint in `run`, where there is one, on the recipe's layout.
+absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& folder,
+                                             const driver::ModelLayout& layout = {});
 absl::StatusOr<EvaluatedModel> ModelOfRecipe(recipe::Recipe recipe, const std::string& run);
 
 struct ModelEvaluationOptions {

@@ -167,6 +167,54 @@ TEST_CASE("tasks: a limit, and a file that is one text") {
   CHECK_FALSE(Summarize(*text, scores).measures[0].standard_error == 0);
 }
 
+TEST_CASE("tasks: deviations give the errors of measures, and of their differences example by example") {
+  const data::TempDir dir;
+  const ToyTokenizer tokenizer = OracleTokenizer();
+  std::string lines;
+  for (int i = 0; i < 5; ++i) lines += fmt::format("{{\"text\": \"x b\"}}\n");
+  WriteText(dir.path() + "/five.jsonl", lines);
+  const absl::StatusOr<TaskSettings> settings = ReadTask("lambada=" + dir.path() + "/five.jsonl");
+  REQUIRE(settings.ok());
+  const absl::StatusOr<Task> task = MakeTask(*settings, tokenizer, 301, 8, 0);
+  REQUIRE(task.ok());
+  const auto asked = [&](const std::vector<double>& costs, const std::vector<int>& missed) {
+    std::vector<RowScore> scores;
+    for (std::size_t i = 0; i < costs.size(); ++i)
+      scores.push_back({.log_probability = -costs[i], .predicted = 1, .missed = missed[i]});
+    return Summarize(*task, scores);
+  };
+  const TaskResult a = asked({1, 2, 3, 4, 5}, {0, 1, 1, 0, 1});
+  const TaskResult b = asked({1, 2, 3.5, 3, 5.5}, {0, 0, 1, 0, 1});
+  CHECK(a.units == b.units);
+  CHECK(a.units == task->contents);
+  // Accuracies differ by 0, 1, 0, 0, 0: a mean of 1/5, squares of 4 · 1/25 + 16/25 = 4/5, an error of √(4/5 / 4 / 5) = 1/5.
+  const auto paired = [](const Measure& of_a, const Measure& of_b) {
+    std::vector<double> differences;
+    for (std::size_t i = 0; i < of_a.deviations.size(); ++i)
+      differences.push_back(of_b.deviations[i] - of_a.deviations[i]);
+    return *StandardError(differences);
+  };
+  REQUIRE(a.measures[0].name == "acc");
+  CHECK(paired(a.measures[0], b.measures[0]) == doctest::Approx(0.2));
+  // Perplexities move by a thousandth of their derivative where one of 1,000 examples of each kind comes once more.
+  REQUIRE(a.measures[1].name == "perplexity");
+  for (std::size_t i = 0; i < 5; ++i) {
+    const std::vector<double> costs = {1, 2, 3, 4, 5};
+    constexpr double kTimes = 1000;
+    const double more = std::exp((kTimes * 15 + costs[i]) / (kTimes * 5 + 1));
+    CHECK((more - std::exp(3.0)) * kTimes == doctest::Approx(a.measures[1].deviations[i]).epsilon(2e-3));
+  }
+  const nlohmann::json file = nlohmann::json::parse(DeviationsText(30, std::vector{a}));
+  CHECK(file["iteration"] == 30);
+  const nlohmann::json& kept = file["tasks"][a.task];
+  CHECK(kept["units"] == a.units);
+  REQUIRE(kept["measures"]["acc"].size() == 5);
+  CHECK(kept["measures"]["perplexity"][4].get<double>() ==
+        doctest::Approx(a.measures[1].deviations[4]).epsilon(1e-5));
+  WriteText(dir.path() + "/five.jsonl", lines + "{\"text\": \"y d\"}\n");
+  CHECK(MakeTask(*settings, tokenizer, 301, 8, 5)->contents != task->contents);
+}
+
 TEST_CASE("tasks: what is wrong with a line of examples is said with its place") {
   CHECK(ErrorOfExamples("lambada", "{\"text\": \"x y\"}\n{\"tekst\": \"a\"}\n") ==
         "bad.jsonl:2: error: the key \"text\" is missing");

@@ -204,6 +204,20 @@ TEST_CASE("cached decoder: invariant, the bits are those of evaluation and train
   testing::CheckNotInvariant(plan::TinyRecipe(true, {"data.sequence_length=60"}), [] { return CpuDevice(); });
 }
 
+// Routed experts alone, with shared ones beside and attention of latents, and with a choice by groups.
+TEST_CASE("cached decoder: invariant, experts too, of which each token has others beside it") {
+  const recipe::Recipe mixtral =
+      OfFamily("mixtral-8x7b", "D = 32, L = 2, H = 4, K = 2, E = 8, F = 32, X = 8, V = 300");
+  CheckInvariant(mixtral);
+  CheckInvariant(
+      OfFamily("deepseek-v2-lite",
+               "D = 32, L = 3, J = 1, H = 4, C = 16, N = 8, R = 4, U = 6, F = 48, X = 8, W = 8, V = 300"));
+  CheckInvariant(OfFamily("deepseek-v3",
+                          "D = 32, L = 3, J = 1, H = 4, Q = 24, C = 16, N = 8, R = 4, U = 6, F = 48, X = 16, "
+                          "W = 8, V = 300"));
+  testing::CheckNotInvariant(mixtral, [] { return CpuDevice(); });
+}
+
 // Multi-head latent attention, with the shared part of keys behind the heads' own; {latent} wide latents, and what is to differ.
 constexpr const char* kLatents = R"(
 [model]
@@ -344,6 +358,48 @@ TEST_CASE(
     CHECK(CachesOf(Generating(recipe, 2).plan) ==
           "keys [2, 64, 4, 12], values [2, 64, 4, 6], keys [2, 70, 4, 12], values [2, 70, 4, 6]");
   }
+}
+
+TEST_CASE("cached decoder: invariant is refused where a token's experts depend on other tokens") {
+  const auto mistake_of = [](const std::string& router, const std::string& experts,
+                             const std::string& parallelism) {
+    const data::TempDir folder;
+    const std::string path = folder / "recipe.toml";
+    data::WriteFile(
+        path, fmt::format(
+                  R"(extends = "{}/configs/models/mixtral-8x7b.toml"
+[model]
+dims = {{ D = 32, L = 2, H = 4, K = 2, E = 8, F = 32, X = 8, V = 384 }}
+[block.mlp]
+steps = [
+  {{ do = "rms_norm", as = "norm", of = "x" }},
+  {{ do = "route", as = "router", experts = "X", top_k = "T" {}, to = ["choice", "weight"] }},
+  {{ do = "experts", as = "experts", of = ["norm", "choice", "weight"], hidden = "F" {} }},
+  {{ do = "residual", as = "residual", of = ["x", "experts"], to = "x" }},
+]
+[generate]
+invariant = true
+[parallelism]
+{}
+{})",
+                  std::filesystem::current_path().string(), router, experts, parallelism, testing::kRest));
+    const recipe::LoadResult loaded = model::Load(path);
+    return loaded.diagnostics.empty() ? std::string() : loaded.diagnostics.front().message;
+  };
+  CHECK(mistake_of("", "", "") == "");
+  CHECK(mistake_of(", select = \"sinkhorn\"", "", "") ==
+        "what layers.0.mlp.router.sinkhorn (sinkhorn) gives of a token depends on the other tokens, so that "
+        "none "
+        "has bits of its own");
+  CHECK(mistake_of("", ", capacity = 1.0", "") ==
+        "what layers.0.mlp.experts.drop (drop) gives of a token depends on the other tokens, so that none "
+        "has bits "
+        "of its own");
+  CHECK(mistake_of("", "", "ep = 2") ==
+        "with ep 2 what a token's experts give is added up over several ranks, in no order of its own");
+  CHECK(mistake_of("", "", "expert_rows = 1.5") ==
+        "with expert_rows 1.5 what a token's experts give is added up in an order that depends on the other "
+        "tokens");
 }
 
 TEST_CASE("cached decoder: what a model must have, one error each") {

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -67,7 +68,10 @@ inline Evaluated EvaluationOf(const recipe::Recipe& recipe, const std::function<
     const Model trained(compiled(device, true), device);
     const absl::StatusOr<executor::IterationResult> result = trained.rank().Train(0, 1, 0.0, feed);
     MustBe(result.status());
-    of.loss = result->sums[0];
+    const auto loss = std::find_if(trained.plan.metrics.begin(), trained.plan.metrics.end(),
+                                   [](const plan::PlanMetric& metric) { return metric.name == "loss"; });
+    REQUIRE(loss != trained.plan.metrics.end());  // beside those of routers
+    of.loss = result->sums[static_cast<std::size_t>(loss->first)];
   }
   const state::Device device = make_device();
   const Model evaluated(compiled(device, false), device);

@@ -36,13 +36,6 @@ struct Decoding {
     ranks = *std::move(created);
     decoder = generate::MakeCachedDecoder(plan, *ranks, shape);
   }
-  ~Decoding() {
-    decoder.reset();
-    if (device.enter) ranks->Leave();  // as generate::LoadedModel
-  }
-  Decoding(const Decoding&) = delete;
-  Decoding& operator=(const Decoding&) = delete;
-
   void Start() {
     Must(ranks->Run(
         [&](executor::RankExecutor& rank) { return state::InitializeParameters(plan, kSeed, rank); }));

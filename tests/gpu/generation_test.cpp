@@ -208,6 +208,29 @@ TEST_CASE("gpu generation: invariant, the bits are those of evaluation and train
   generate::testing::CheckNotInvariant(many, [&] { return GpuDevice(many); });
 }
 
+// Of their experts some have many rows and some none.
+TEST_CASE("gpu generation: invariant with experts, the bits are those of evaluation and training") {
+  const std::vector<std::pair<const char*, recipe::Recipe>> models = {
+      {"mixtral",
+       FamilyOf("mixtral-8x7b", "D = 128, L = 2, H = 2, K = 2, E = 64, F = 256, X = 8, V = 300", 300)},
+      {"deepseek-v3",
+       FamilyOf("deepseek-v3",
+                "D = 128, L = 3, J = 1, H = 4, Q = 64, C = 64, N = 128, R = 64, U = 128, F = 256, X = 16, "
+                "W = 64, V = 300",
+                200)},
+  };
+  for (const auto& [name, model] : models) {
+    for (const char* compute : {"bf16", "fp16"}) {
+      CAPTURE(std::string(name));
+      CAPTURE(std::string(compute));
+      recipe::Recipe recipe = model;
+      recipe.precision.compute = compute;
+      generate::testing::CheckInvariant(
+          recipe, [&] { return GpuDevice(recipe); }, /*slots=*/9);
+    }
+  }
+}
+
 // DeepSeek's attention with the widths of its latents and heads, in a small model without experts, whose choices would turn with
 // the rounding.
 recipe::Recipe LatentModel() {

@@ -30,7 +30,7 @@ struct Rosters {
                      .hosts = hosts,
                      .min_nodes = nodes,
                      .patience = std::chrono::seconds(20),
-                     .settling = std::chrono::milliseconds(2400),
+                     .settling = std::chrono::milliseconds(4800),
                      .lost_code = kLostHere,
                      .judge =
                          [](std::int64_t attempts, const std::vector<HostEnd>& ends) {
@@ -47,7 +47,7 @@ struct Rosters {
                      .begins = {}};
     options.coordinator = endpoint;
     options.token = "token";
-    options.heartbeat_timeout = std::chrono::milliseconds(800);
+    options.heartbeat_timeout = std::chrono::milliseconds(1600);  // threads of a busy machine wait for most of a second
     options.stopped_code = kStoppedHere;
   }
   void Start(std::int64_t host, const std::string& process = "p") {

@@ -1,8 +1,10 @@
 #include "engine/study/tasks.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "tests/data/temp_dir.h"
 
@@ -45,6 +47,41 @@ TEST_CASE("tasks of runs: differences with their margins") {
   CHECK(IsNear(1.959963984540054 * 0.05, differences[1].margin));
   CHECK(WithMargin(0.25, differences[1].margin) == "0.25 ± 0.098");
   CHECK(WithMargin(0.25, std::nullopt) == "0.25");
+}
+
+TEST_CASE("tasks of runs: what was asked the same is compared example by example") {
+  const data::TempDir folder;
+  const auto write = [&](const std::string& run, const std::string& units, int iteration,
+                         const std::string& deviations) {
+    std::filesystem::create_directory(folder / run);
+    data::WriteFile(
+        folder / run + "/metrics.jsonl",
+        "{\"iteration\": 4, \"validation_loss\": 3, \"tasks\": {\"a/b/acc\": 0.5}, \"task_errors\": "
+        "{\"a/b/acc\": 0.3}}\n");
+    data::WriteFile(
+        folder / run + "/task_deviations.json",
+        fmt::format("{{\"iteration\": {}, \"tasks\": {{\"a/b\": {{\"units\": \"{}\", \"measures\": "
+                    "{{\"acc\": {}}}}}}}}}",
+                    iteration, units, deviations));
+    return LastMeasures(folder / run);
+  };
+  const std::vector<TaskMeasure> a = write("a", "same", 4, "[0.1, -0.1, 0]");
+  REQUIRE(a.size() == 1);
+  REQUIRE(a[0].deviations.size() == 3);
+  const auto difference_to = [&](const std::vector<TaskMeasure>& b) { return Differences(a, b).at(0); };
+  // Differences of 0, 0.1 and −0.1: √(3 / 2 · 0.02).
+  const TaskDifference paired = difference_to(write("b", "same", 4, "[0.1, 0, -0.1]"));
+  CHECK(paired.paired);
+  CHECK(IsNear(1.959963984540054 * std::sqrt(0.03), paired.margin));
+  CHECK(IsNear(*paired.margin,
+               StatisticsOfTasks({a}, {write("b", "same", 4, "[0.1, 0, -0.1]")})[0].difference_margin));
+  for (const std::vector<TaskMeasure>& b :
+       {write("c", "others", 4, "[0.1, 0, -0.1]"), write("d", "same", 3, "[0.1, 0, -0.1]"),
+        write("e", "same", 4, "[0.1, 0]"), write("f", "same", 4, "[0.1, 0, \"x\"]"),
+        write("g", "same", 4, "[")}) {
+    CHECK_FALSE(difference_to(b).paired);
+    CHECK(IsNear(1.959963984540054 * std::hypot(0.3, 0.3), difference_to(b).margin));
+  }
 }
 
 TEST_CASE("tasks of runs: over seeds by Student's t, of one seed by the examples") {

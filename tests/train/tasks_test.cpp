@@ -114,6 +114,31 @@ TEST_CASE("tasks: a model that has learned the pattern knows all, and one that h
   CHECK(std::count(asked[0].samples.begin(), asked[0].samples.end(), '\n') == 120);
   CHECK(std::abs(asked[1].result.measures[0].value / after["perplexity/perplexity"].get<double>() - 1) <
         1e-5);
+
+  // How far each example moved each measure, of the last evaluation.
+  std::ifstream kept(folder / "trained/task_deviations.json");
+  const nlohmann::json deviations = nlohmann::json::parse(kept);
+  CHECK(deviations["iteration"] == 60);
+  CHECK(deviations["tasks"]["choices"]["measures"]["acc"].size() == 120);
+  CHECK(deviations["tasks"]["words"]["measures"]["perplexity"].size() > 1);
+
+  // And on the ranks of a layout that the run had not.
+  for (const driver::ModelLayout& layout : {driver::ModelLayout{.tp = 2, .pp = 2}, {.dp = 2, .cp = 2}}) {
+    CAPTURE(layout.tp);
+    const absl::StatusOr<EvaluatedModel> split = ModelOfFolder(folder / "trained", layout);
+    REQUIRE_MESSAGE(split.ok(), Message(split.status()));
+    CHECK(split->recipe.world_size() == 4);
+    std::vector<evaluate::TaskResult> results;
+    const absl::Status ran = EvaluateModel(
+        *split, {.tasks = {folder / "choices.toml", "perplexity=" + folder / "texts.jsonl"}, .batch = 3},
+        CpuDevice(), [&](const AskedTask& task) { results.push_back(task.result); });
+    REQUIRE_MESSAGE(ran.ok(), Message(ran));
+    REQUIRE(results.size() == 2);
+    CHECK(results[0].measures[0].value == 1);
+    CHECK(results[1].measures[0].value == doctest::Approx(asked[1].result.measures[0].value).epsilon(1e-5));
+  }
+  CHECK(Message(ModelOfFolder(folder / "trained", {.tp = 3}).status()).starts_with("--tp 3: "));
+  CHECK(Message(ModelOfFolder(folder / "trained", {.ep = 2}).status()).starts_with("--ep 2: "));
 }
 
 TEST_CASE("tasks: every layout comes to what one rank comes to") {

@@ -24,9 +24,9 @@ void ZeroEmptyRows(const TensorView& groups, const TensorView& rows) {
   zero_to(rows.shape[0]);
 }
 
-// y = x · w of each expert, w as it lies or transposed.
+// y = x · w of each expert, w as it lies or transposed; with `row_by_row` the bits of a row do not depend on how many there are.
 template <typename T>
-void Rows(const KernelArgs& args, bool transposed) {
+void Rows(const KernelArgs& args, bool transposed, bool row_by_row) {
   const TensorView& x = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& groups = args.inputs[2];
@@ -36,17 +36,19 @@ void Rows(const KernelArgs& args, bool transposed) {
   ZeroEmptyRows<T>(groups, y);
   ForEachBlock(args, w.shape[0], 1, [&](std::int64_t e, std::int64_t) {
     const Group group = GroupOf(groups, e);
-    if (group.rows == 0) return;
-    Run(Gemm<T>{.m = group.rows,
-                .n = out,
-                .k = in,
-                .a = x.as<T>() + group.first * in,
-                .lda = in,
-                .b = w.as<T>() + e * in * out,
-                .ldb = transposed ? in : out,
-                .transpose_b = transposed,
-                .c = y.as<T>() + group.first * out,
-                .ldc = out});
+    const std::int64_t at_once = row_by_row ? 1 : group.rows;
+    for (std::int64_t row = group.first; row < group.first + group.rows; row += at_once) {
+      Run(Gemm<T>{.m = at_once,
+                  .n = out,
+                  .k = in,
+                  .a = x.as<T>() + row * in,
+                  .lda = in,
+                  .b = w.as<T>() + e * in * out,
+                  .ldb = transposed ? in : out,
+                  .transpose_b = transposed,
+                  .c = y.as<T>() + row * out,
+                  .ldc = out});
+    }
   });
 }
 
@@ -54,12 +56,12 @@ void Rows(const KernelArgs& args, bool transposed) {
 
 template <typename T>
 void GroupedLinear(const KernelArgs& args) {
-  Rows<T>(args, true);
+  Rows<T>(args, /*transposed=*/true, args.attributes->Int("invariant", 0) != 0);
 }
 
 template <typename T>
 void GroupedLinearDgrad(const KernelArgs& args) {
-  Rows<T>(args, false);
+  Rows<T>(args, /*transposed=*/false, /*row_by_row=*/false);
 }
 
 template <typename T>
