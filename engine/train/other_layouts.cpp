@@ -258,9 +258,11 @@ absl::StatusOr<std::unique_ptr<OtherLayout>> OtherLayout::Agree(const RunContext
 
 absl::Status OtherLayout::Finish(const RunContext& run) {
   constexpr const char* kKey = "copies of another layout are forgotten";
+  state_.reset();
+  const std::shared_ptr<Hosts> hosts = std::exchange(hosts_, nullptr);  // its connections end with this
   RETURN_IF_ERROR(run.processes->Barrier("copies of another layout are read"));
   if (!run.Leads()) return run.processes->Get(kKey).status();
-  hosts_->ForgetOthers(TagOf(run, run.recipe, run.plan));
+  hosts->ForgetOthers(TagOf(run, run.recipe, run.plan));
   return run.processes->Set(kKey, "");
 }
 

@@ -40,7 +40,7 @@ class OtherLayout {
   const Layout& layout() const { return layout_; }
   // Without what the guard remembers (train/guard_notes.h).
   const Position& position() const { return position_; }
-  const state::CopiedState& state() const;
+  const state::CopiedState& state() const;  // until Finish
   // This rank has read what it needs. Returns when all have, and the copies are forgotten, so that their memory can be used.
   absl::Status Finish(const RunContext& run);
 

@@ -226,6 +226,9 @@ class Training {
     Saver saver(run_, retention_, resume ? resume->reader.metadata().iteration : 0,
                 resume ? resume->damaged_in_bucket : std::set<std::int64_t>());
     RETURN_IF_ERROR(saver.Prepare());
+    // Until then a host that is lost would cost the iterations since the checkpoint on disk.
+    if (kept && kept->other_layout != nullptr && run_.memory_interval > 0)
+      RETURN_IF_ERROR(Keep(run_, position));
     if (!run_.recipe.logging.sinks.empty()) {
       ASSIGN_OR_RETURN(hosts_, HostsOf(run_));
     }
@@ -264,8 +267,6 @@ class Training {
     }
     if (run_.ranks->executors()[0]->memory_checkpoint().is_open())
       run_.memory_interval = predict::PredictMemoryCheckpoint(run_.plan, run_.recipe).interval;
-    // Until then a host that is lost would cost the iterations since the checkpoint on disk.
-    if (other_layout && run_.memory_interval > 0) RETURN_IF_ERROR(Keep(run_, position));
     return position;
   }
 
