@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -73,15 +74,17 @@ absl::StatusOr<std::string> ReadRegular(const std::string& path, std::int64_t mo
   ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, O_RDONLY));
   std::string text;
   absl::Status status;
-  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+  constexpr std::size_t kLeastBytes = 4096;
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   for (ssize_t got = 1; got != 0;) {
     const std::size_t used = text.size();
+    const std::size_t block = std::clamp(used, kLeastBytes, kMostBytes);  // most files are small
     if (static_cast<std::int64_t>(used) > most_bytes) {
       status = ResourceExhausted("{} has more than {} bytes", path, most_bytes);
       break;
     }
-    text.resize(used + kBlockBytes);
-    got = read(descriptor, text.data() + used, kBlockBytes);
+    text.resize(used + block);
+    got = read(descriptor, text.data() + used, block);
     const int error = errno;
     text.resize(used + (got > 0 ? static_cast<std::size_t>(got) : 0));
     if (got < 0 && error != EINTR) {

@@ -115,17 +115,19 @@ absl::StatusOr<std::string> ReadRecipeFile(const std::string& path, const std::s
   if (static_cast<std::uint64_t>(info.st_size) > kMaxRecipeBytes) {
     return TooLarge(static_cast<std::uint64_t>(info.st_size));
   }
-  // One byte more than allowed, since a file may grow, or have no size at all (/proc).
-  std::string text(kMaxRecipeBytes + 1, '\0');
+  // A file may grow, or have no size at all (/proc): there is room for a byte more than it has, and in the end than is allowed.
+  constexpr std::size_t kLeastRoom = 4096;
+  std::string text(std::max(kLeastRoom, static_cast<std::size_t>(info.st_size) + 1), '\0');
   std::size_t used = 0;
-  while (used < text.size()) {
+  for (;;) {
+    if (used > kMaxRecipeBytes) return TooLarge(used);
+    if (used == text.size()) text.resize(std::min(2 * used, kMaxRecipeBytes + 1));
     const ssize_t got = ::read(file.get(), text.data() + used, text.size() - used);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return NotFound("cannot read '{}': {}", shown, ErrorText(errno));
     if (got == 0) break;
     used += static_cast<std::size_t>(got);
   }
-  if (used > kMaxRecipeBytes) return TooLarge(used);
   text.resize(used);
   return text;
 }
