@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
+#include <iterator>
+#include <span>
 
 #include "engine/base/units.h"
 
@@ -19,24 +21,18 @@ namespace {
 constexpr std::int64_t kPageBytes = 4096;
 constexpr int kCopies = 2;
 
-// A file's first bytes; null where it has not so many.
-class MappedPage {
- public:
-  explicit MappedPage(int file) {
-    struct stat found {};
-    if (fstat(file, &found) != 0 || found.st_size < kPageBytes) return;
-    memory_ = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, file, 0);
+// Fills `out` from a file. False: it has not so many bytes, as when it is made shorter meanwhile, which would end a process that has it
+// mapped.
+bool ReadFrom(int file, std::int64_t offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = pread(file, out.data(), out.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    out = out.subspan(static_cast<std::size_t>(got));
+    offset += got;
   }
-  ~MappedPage() {
-    if (memory_ != MAP_FAILED) munmap(memory_, kPageBytes);
-  }
-  MappedPage(const MappedPage&) = delete;
-  MappedPage& operator=(const MappedPage&) = delete;
-  const void* get() const { return memory_ == MAP_FAILED ? nullptr : memory_; }
-
- private:
-  void* memory_ = MAP_FAILED;
-};
+  return true;
+}
 
 absl::Status NoMemory(std::int64_t bytes) {
   return ResourceExhausted("copies of the state in the host's memory need {}: {}", FormatBytes(bytes),
@@ -53,25 +49,64 @@ struct MemoryCopies::Header {
     std::int64_t iteration;
     char note[kMostNote];
 
+    // Of a file that another process writes meanwhile, too.
+    bool IsWhole() const {
+      return whole.load() != 0 && note_bytes >= 0 && note_bytes <= static_cast<std::int32_t>(kMostNote);
+    }
     Kept AsKept() const { return {iteration, std::string(note, static_cast<std::size_t>(note_bytes))}; }
   };
   char tag[kTagBytes];
   Copy copies[kCopies];
 };
 
+// The first page as another process may be changing it.
+class MemoryCopies::Page {
+ public:
+  explicit Page(int file) {
+    static_assert(sizeof(Header) <= kPageBytes);
+    is_there_ = ReadFrom(file, 0, bytes_);
+  }
+  std::string tag() const { return is_there_ ? std::string(header().tag, kTagBytes) : ""; }
+  // Null: it is not whole.
+  const Header::Copy* CopyAt(int place) const {
+    const Header::Copy& copy = header().copies[place];
+    return is_there_ && copy.IsWhole() ? &copy : nullptr;
+  }
+
+ private:
+  const Header& header() const { return *reinterpret_cast<const Header*>(bytes_.data()); }
+  alignas(Header) std::array<std::byte, sizeof(Header)> bytes_{};
+  bool is_there_ = false;
+};
+
 std::vector<MemoryCopies::Kept> MemoryCopies::In(int file, const std::string& tag) {
-  static_assert(sizeof(Header) <= kPageBytes);
-  const MappedPage page(file);
+  const Page page(file);
   std::vector<Kept> found;
-  if (page.get() == nullptr) return found;
-  const auto& header = *static_cast<const Header*>(page.get());
-  if (!tag.empty() && std::string_view(header.tag, kTagBytes) != tag) return found;
-  for (const Header::Copy& copy : header.copies) {
-    if (copy.whole.load() != 0) found.push_back(copy.AsKept());
+  if (!tag.empty() && page.tag() != tag) return found;
+  for (int place = 0; place < kCopies; ++place) {
+    if (const Header::Copy* const copy = page.CopyAt(place)) found.push_back(copy->AsKept());
   }
   std::sort(found.begin(), found.end(),
             [](const Kept& a, const Kept& b) { return a.iteration < b.iteration; });
   return found;
+}
+
+std::string MemoryCopies::TagIn(int file) { return In(file).empty() ? "" : Page(file).tag(); }
+
+absl::Status MemoryCopies::ReadAt(int file, const std::string& tag, std::int64_t iteration,
+                                  std::int64_t offset, std::span<std::byte> out) {
+  struct stat found {};
+  if (fstat(file, &found) != 0) found.st_size = 0;
+  const std::int64_t copy_bytes = (found.st_size - kPageBytes) / kCopies;
+  const Page page(file);
+  for (int place = 0; place < kCopies && page.tag() == tag; ++place) {
+    const Header::Copy* const copy = page.CopyAt(place);
+    if (copy == nullptr || copy->iteration != iteration) continue;
+    if (offset < 0 || offset > copy_bytes || std::ssize(out) > copy_bytes - offset)
+      return DataLoss("bytes {} and {} on of a copy of {}", offset, out.size(), copy_bytes);
+    if (ReadFrom(file, kPageBytes + place * copy_bytes + offset, out)) return absl::OkStatus();
+  }
+  return NotFound("it has no such copy");
 }
 
 std::int64_t MemoryCopies::FileBytes(std::int64_t copy_bytes) {

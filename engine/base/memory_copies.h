@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,11 @@ class MemoryCopies {
 
   // The whole copies of a file, of runs that agree in `tag` (kTagBytes characters; empty: of any run), in order of iteration.
   static std::vector<Kept> In(int file, const std::string& tag = "");
+  // The tag of a file; empty: it holds no copies.
+  static std::string TagIn(int file);
+  // Fills `out` from byte `offset` on of the file's whole copy of that tag and iteration. Error: there is none, or it is not so long.
+  static absl::Status ReadAt(int file, const std::string& tag, std::int64_t iteration, std::int64_t offset,
+                             std::span<std::byte> out);
   // Size of a file: two copies, and a page that tells of them.
   static std::int64_t FileBytes(std::int64_t copy_bytes);
 
@@ -51,6 +57,7 @@ class MemoryCopies {
 
  private:
   struct Header;
+  class Page;
   MemoryCopies(Header* header, std::int64_t copy_bytes) : header_(header), copy_bytes_(copy_bytes) {}
 
   Header* header_ = nullptr;  // where the file is mapped

@@ -1,16 +1,14 @@
 // Reads any box of any tensor of a checkpoint, however it was cut when it was written.
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "engine/checkpoint/manifest.h"
-#include "engine/checkpoint/tensor_source.h"
+#include "engine/checkpoint/piece_reader.h"
 
 namespace engine::checkpoint {
 
@@ -19,7 +17,7 @@ namespace engine::checkpoint {
 absl::StatusOr<std::int64_t> ReadIteration(const std::string& folder);
 
 // Constant after Open, so many threads may read at once.
-class Reader : public TensorSource {
+class Reader : public PieceReader {
  public:
   // `folder` is ROOT/iteration_…, or has a name of the user's. Checks the manifest wholly, that it is of the
   // iteration in the folder's name, and that every file is there with its size; reads no tensor data.
@@ -30,20 +28,16 @@ class Reader : public TensorSource {
   // Compares every file's checksum; reads the whole checkpoint once.
   absl::Status Verify() const;
 
-  // Fills `out`, row-major and contiguous, with the elements of `box` in the tensor's own dtype.
-  absl::Status Read(const std::string& tensor, const Box& box, void* out) const override;
-
   const std::string& folder() const { return folder_; }
-  const Metadata& metadata() const { return manifest_.metadata; }
-  const std::vector<TensorInfo>& tensors() const override { return manifest_.tensors; }
-  const TensorInfo* Find(const std::string& tensor) const override;
-  const Manifest& manifest() const { return manifest_; }
+  std::string Name() const override { return "checkpoint " + folder_; }
+  const Metadata& metadata() const { return manifest().metadata; }
+  using PieceReader::manifest;
   std::int64_t bytes() const;  // of all files that the manifest lists
 
  private:
+  absl::StatusOr<ReadAt> OpenFile(int file) const override;
+
   std::string folder_;
-  Manifest manifest_;
-  absl::flat_hash_map<std::string, int> index_;  // tensor's name → its place in manifest_.tensors
 };
 
 }  // namespace engine::checkpoint

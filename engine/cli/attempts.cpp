@@ -50,7 +50,7 @@ bool KeepInTouch(const LaunchOptions& options) { return options.nodes > 1 && opt
 
 Attempts::Attempts(const LaunchOptions& options, const launch::AttemptSize& whole, SmallerLayouts& layouts,
                    const launch::Endpoint& coordinator, const std::string& token, const std::string& out,
-                   std::function<bool()> has_finished, launch::Descriptor listener)
+                   std::function<bool()> has_finished, launch::Descriptor listener, int copies_port)
     : node_(options.node_rank),
       whole_(whole),
       coordinator_(coordinator),
@@ -79,6 +79,7 @@ Attempts::Attempts(const LaunchOptions& options, const launch::AttemptSize& whol
   roster.heartbeat_timeout = times.heartbeat_timeout;
   roster.process = launch::ProcessName();
   roster.stopped_code = kStopped;
+  roster.copies_port = copies_port;
   roster_ = std::make_unique<launch::Roster>(std::move(roster), std::move(listener));
 }
 

@@ -23,10 +23,10 @@ class Attempts {
  public:
   // `whole`: the size that the recipe says. `layouts`: of fewer hosts; they outlive this. `has_finished`: whether
   // the run's folder shows that there is nothing left to train. `listener`: at the coordinator's address, where
-  // this is host 0 of hosts that keep in touch.
+  // this is host 0 of hosts that keep in touch. `copies_port`: where this host keeps copies of states; 0: it keeps none.
   Attempts(const LaunchOptions& options, const launch::AttemptSize& whole, SmallerLayouts& layouts,
            const launch::Endpoint& coordinator, const std::string& token, const std::string& out,
-           std::function<bool()> has_finished, launch::Descriptor listener);
+           std::function<bool()> has_finished, launch::Descriptor listener, int copies_port);
 
   // `end`: how the attempt before ended here; says what becomes of that. Waits for the next one, or until the run is over.
   launch::Roster::Turn Next(const std::optional<launch::HostEnd>& end);

@@ -83,9 +83,12 @@ std::shared_ptr<health::Gpu> OpenHealth(backend::cuda::CudaBackend& backend) {
   return gpu.ok() ? *std::move(gpu) : nullptr;
 }
 
-std::string HealthText(health::Gpu& gpu) {
+std::optional<state::DeviceHealth> HealthOf(health::Gpu& gpu) {
   const absl::StatusOr<health::GpuHealth> health = gpu.Health();
-  return health.ok() ? health->Text() : "";
+  if (!health.ok()) return std::nullopt;
+  return state::DeviceHealth{.clock_mhz = static_cast<double>(health->clock_mhz),
+                             .temperature_c = static_cast<double>(health->temperature_c),
+                             .text = health->Text()};
 }
 
 // To NCCL, which refuses two ranks on one GPU of a host, each rank is a host of its own.
@@ -107,6 +110,8 @@ absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const
                               recipe.world_size());
   }
   ASSIGN_OR_RETURN(OpenedGpu gpu, OpenGpu(recipe, choice, 0));
+  if (const std::shared_ptr<health::Gpu> health = OpenHealth(*gpu.backend))
+    gpu.device.health = [health] { return HealthOf(*health); };
   gpu.device.make_communicator = [](std::int64_t) { return std::make_unique<NoCommunicator>(); };
   gpu.device.abort = [] {};
   return std::move(gpu.device);
@@ -162,7 +167,7 @@ absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   const int index = visible == 1 ? 0 : shares ? local % visible : local;
   ASSIGN_OR_RETURN(OpenedGpu gpu, OpenGpu(recipe, choice, index));
   if (const std::shared_ptr<health::Gpu> health = OpenHealth(*gpu.backend)) {
-    gpu.device.health = [health] { return HealthText(*health); };
+    gpu.device.health = [health] { return HealthOf(*health); };
     group->WatchGpu(health);
   }
   if (shares) {

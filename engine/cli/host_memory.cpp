@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "engine/base/memory_copies.h"
 #include "engine/base/memory_limit.h"
@@ -14,16 +15,23 @@
 
 namespace engine::cli {
 
-absl::StatusOr<HostMemory> HostMemory::Make(std::int64_t ranks, const std::string& token) {
+absl::StatusOr<HostMemory> HostMemory::Make(std::int64_t ranks, const std::string& token,
+                                            std::int64_t others) {
   HostMemory memory;
+  RETURN_IF_ERROR(memory.MakeFiles(ranks));
+  if (token.empty()) return memory;
+  ASSIGN_OR_RETURN(memory.server_, launch::CopyServer::Start(token, others, MemoryOfProcess().bytes));
+  return memory;
+}
+
+absl::Status HostMemory::MakeFiles(std::int64_t ranks) {
+  files_.clear();
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    memory.files_.emplace_back(memfd_create("engine state", MFD_CLOEXEC));
-    if (!memory.files_.back().open())
+    files_.emplace_back(memfd_create("engine state", MFD_CLOEXEC));
+    if (!files_.back().open())
       return ResourceExhausted("there is no file in memory for a rank's state: {}", std::strerror(errno));
   }
-  if (token.empty()) return memory;
-  ASSIGN_OR_RETURN(memory.server_, launch::CopyServer::Start(token, ranks, MemoryOfProcess().bytes));
-  return memory;
+  return absl::OkStatus();
 }
 
 std::vector<int> HostMemory::files() const {
@@ -48,11 +56,18 @@ void HostMemory::Forget() {
   if (server_ != nullptr) server_->Forget();
 }
 
-void HostMemory::SetRanks(std::int64_t first, std::int64_t count) {
-  if (first_rank_ >= 0 && (first_rank_ != first || ranks_ != count)) Forget();
+absl::Status HostMemory::SetRanks(std::int64_t first, std::int64_t count) {
+  const bool is_new = first_rank_ >= 0 && (first_rank_ != first || ranks_ != count);
+  if (is_new && server_ == nullptr) Forget();
+  if (is_new && server_ != nullptr) {
+    const auto most = static_cast<std::int64_t>(files_.size());
+    server_->SetAside(first_rank_, std::exchange(files_, {}));
+    RETURN_IF_ERROR(MakeFiles(most));
+  }
   first_rank_ = first;
   ranks_ = count;
   if (server_ != nullptr) server_->SetOwn(first, files());
+  return absl::OkStatus();
 }
 
 }  // namespace engine::cli

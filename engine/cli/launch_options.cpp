@@ -148,10 +148,14 @@ absl::StatusOr<launch::Descriptor> ListenAtCoordinator(const LaunchOptions& opti
 absl::StatusOr<HostMemory> MakeHostMemory(const recipe::Recipe& recipe, const LaunchOptions& options) {
   if (!recipe.checkpoint.memory || options.max_restarts == 0) return HostMemory();
   const std::int64_t ranks = recipe.world_size() / options.nodes;
-  const bool has_partner = options.nodes > 1 && recipe.checkpoint.memory_partner;
   ASSIGN_OR_RETURN(const std::string token, TokenOf(options));
-  return HostMemory::Make(ranks, has_partner ? token : "");
+  return HostMemory::Make(ranks, options.nodes > 1 ? token : "",
+                          recipe.checkpoint.memory_partner ? ranks : 0);
 }
+
+// Bytes of a variable of a process, of which execve(2) takes no more than 128 KiB: with more hosts than that, a run that has another layout goes on
+// from the disk.
+constexpr std::size_t kMostCopiesAt = std::size_t{120} << 10;
 
 // The ranks of this host, from their start to their end. Error: they could not be started.
 absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, const LaunchOptions& options,
@@ -165,10 +169,11 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   supervisor.local_size = supervisor.world / turn.size.nodes;
   supervisor.first_rank = supervisor.local_size * turn.node;
   supervisor.coordinator = turn.ranks_at;
-  memory.SetRanks(supervisor.first_rank, supervisor.local_size);
+  RETURN_IF_ERROR(memory.SetRanks(supervisor.first_rank, supervisor.local_size));
   if (turn.from_disk) memory.Forget();
   supervisor.memory_files = memory.files();
   supervisor.copies_port = memory.copies_port();
+  if (turn.generation > 1 && turn.copies_at.size() < kMostCopiesAt) supervisor.copies_at = turn.copies_at;
   supervisor.from_disk = turn.from_disk;
   supervisor.is_restart = turn.generation > 1;
   const bool has_rank_0 = turn.node == 0;
@@ -424,7 +429,7 @@ int RunProcesses(const recipe::Recipe& recipe, const Reload& reload, const Devic
   });
   const auto has_finished = [&] { return !fresh && train::HasFinished(out, recipe.iterations()); };
   Attempts attempts(options, {.nodes = options.nodes, .dp = recipe.parallelism.dp}, layouts, coordinator,
-                    *token, out, has_finished, std::move(listener));
+                    *token, out, has_finished, std::move(listener), memory->copies_port());
   for (std::optional<launch::HostEnd> end;;) {
     launch::Roster::Turn turn = attempts.Next(end);
     if (turn.over) return FinalCode(turn.code, options);

@@ -191,7 +191,8 @@ int RunRecipe(RunArguments& arguments) {
   options.stop = StopOf(placement);
   if (IsSupervised(placement) && placement->memory >= 0) options.memory_files = {placement->memory};
   if (IsSupervised(placement)) {
-    options.host_copies = {.port = placement->copies_port, .token = placement->token};
+    options.host_copies = {
+        .port = placement->copies_port, .token = placement->token, .everywhere = placement->copies_at};
     options.from_disk = placement->from_disk;
     if (placement->is_restart) {
       options.lock_patience = train::kLockPatience;

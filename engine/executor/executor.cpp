@@ -19,11 +19,7 @@ using plan::Step;
 using plan::StepKind;
 using Part = InstructionTiming::Part;
 
-RankExecutor::RankExecutor(const plan::Plan& plan, std::int64_t rank)
-    : plan_(plan),
-      rank_(rank),
-      coordinates_(plan.mesh.CoordinatesOf(rank)),
-      stage_(plan.stages[static_cast<size_t>(coordinates_.pp)]) {}
+RankExecutor::RankExecutor(const plan::Plan& plan, std::int64_t rank) : RankState(plan, rank, nullptr) {}
 
 RankExecutor::~RankExecutor() { WaitForPrefetch(); }
 
@@ -440,56 +436,6 @@ absl::StatusOr<IterationResult> RankExecutor::Evaluate(const Feed& feed) {
   IterationResult result;
   result.sums = MetricSums(scalars, label_factor);
   return result;
-}
-
-std::vector<LocalTensor> RankExecutor::Parameters() const {
-  std::vector<LocalTensor> tensors;
-  for (const plan::Bucket& bucket : stage_.buckets) {
-    for (const plan::Bucket::Item& item : bucket.items) {
-      BufferRef ref = bucket.parameter;
-      ref.value = plan_.parameters[static_cast<size_t>(item.parameter)].value;
-      ref.offset += item.offset_elements * SizeOf(ref.dtype);
-      ref.elements = item.elements;
-      tensors.push_back({item.parameter, View(ref, nullptr, -1)});
-      if (bucket.parameter_shard.elements > 0) tensors.back().view.data = nullptr;
-    }
-  }
-  return tensors;
-}
-
-std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
-  std::vector<OptimizerRange> ranges;
-  for (const plan::Bucket& bucket : stage_.buckets) {
-    if (bucket.frozen()) continue;
-    const std::int64_t shard = bucket.shards > 1 ? plan_.mesh.IndexInGroup(coordinates_, bucket.reduce) : 0;
-    const std::int64_t shard_begin = shard * bucket.shard_elements();
-    const std::int64_t shard_end = shard_begin + bucket.shard_elements();
-    for (const plan::Bucket::Item& item : bucket.items) {
-      const std::int64_t begin = std::max(item.offset_elements, shard_begin);
-      const std::int64_t end = std::min(item.offset_elements + item.elements, shard_end);
-      if (begin >= end) continue;
-      const std::int64_t at = begin - shard_begin;
-      const bool gradient_shard = bucket.gradient_shard.elements > 0;
-      const BufferRef& gradient = gradient_shard ? bucket.gradient_shard : bucket.gradient;
-      std::vector<OptimizerRange::State> states;
-      for (const BufferRef& state : bucket.states)
-        states.push_back({arena_ + state.offset + at * SizeOf(state.dtype), state.dtype});
-      ranges.push_back(
-          {.parameter = item.parameter,
-           .begin = begin - item.offset_elements,
-           .end = end - item.offset_elements,
-           .master = bucket.master.elements > 0 ? arena_ + bucket.master.offset + at * SizeOf(DType::kF32)
-                                                : nullptr,
-           .states = std::move(states),
-           .gradient = arena_ + gradient.offset + (gradient_shard ? at : begin) * SizeOf(gradient.dtype),
-           .gradient_dtype = gradient.dtype,
-           .weights = bucket.parameter_shard.elements > 0
-                          ? Address(bucket.parameter_shard, nullptr, -1) + at * SizeOf(bucket.parameter_dtype)
-                          : nullptr,
-           .weight_dtype = bucket.parameter_dtype});
-    }
-  }
-  return ranges;
 }
 
 TensorView RankExecutor::Logits(plan::FormId form) const {

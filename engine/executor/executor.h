@@ -15,36 +15,12 @@
 
 #include "engine/backend/backend.h"
 #include "engine/executor/memory_checkpoint.h"
+#include "engine/executor/rank_state.h"
 #include "engine/executor/snapshot.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/snapshot.h"
 
 namespace engine::executor {
-
-// A parameter, or its optimizer state, as this rank holds it.
-struct LocalTensor {
-  std::int32_t parameter = -1;  // Plan::parameters
-  // Local data in the arena; extent and sizes of the padded logical tensor. No data (null) of a parameter of
-  // which the rank keeps ranges only (OptimizerRange).
-  backend::TensorView view;
-};
-
-// A contiguous range of a local parameter whose optimizer state this rank keeps (all of it without ZeRO).
-struct OptimizerRange {
-  std::int32_t parameter = -1;
-  std::int64_t begin = 0, end = 0;  // elements of the local tensor
-  std::byte* master = nullptr;  // fp32, of element `begin`; null where the parameters themselves are updated
-  struct State {
-    std::byte* data = nullptr;  // likewise
-    DType dtype = DType::kF32;
-  };
-  std::vector<State> states =
-      {};  // in the order of plan::Plan::optimizer's; none where the plan only evaluates
-  std::byte* gradient = nullptr;  // likewise, as the last update reduced it
-  DType gradient_dtype = DType::kF32;
-  std::byte* weights = nullptr;  // the parameter itself, likewise; null where the rank keeps all of it
-  DType weight_dtype = DType::kF32;
-};
 
 // Fills `host` (a local tensor of int32, row-major) with the input of that name of one microbatch.
 using FeedFunction = std::function<absl::Status(const std::string& input, std::int64_t microbatch,
@@ -138,7 +114,7 @@ struct InstructionTiming {
   double end_ms = 0;
 };
 
-class RankExecutor {
+class RankExecutor : public RankState {
  public:
   // Allocates the arena (Plan's size, to the byte) and prepares every launch. The plan must outlive the
   // executor.
@@ -174,21 +150,8 @@ class RankExecutor {
   // One pass of the evaluation program over a global batch; grad_norm is 0.
   absl::StatusOr<IterationResult> Evaluate(const Feed& feed);
 
-  std::int64_t rank() const { return rank_; }
-  const std::string& NameOf(std::int32_t parameter) const {
-    return plan_.parameters[static_cast<size_t>(parameter)].name;
-  }
-  const plan::Coordinates& coordinates() const { return coordinates_; }
-  const plan::StagePlan& stage() const { return stage_; }
   backend::Backend& backend() { return *backend_; }
 
-  // Every parameter of the stage, copies of other stages' included.
-  std::vector<LocalTensor> Parameters() const;
-  std::vector<OptimizerRange> OptimizerState() const;
-  // Numbers beside the optimizer's that a run goes on with: the control block, f64[kControlNumbers], and those of
-  // StagePlan::states.
-  backend::TensorView Control() const { return View(stage_.control, nullptr, -1); }
-  backend::TensorView State(size_t state) const { return View(stage_.states[state].buffer, nullptr, -1); }
   // For checkpoints. Its memory is that of all it saves of the stage (plan/snapshot.h).
   Snapshot& snapshot() { return *snapshot_; }
   // Copies the rank's whole state into memory that outlives the process.
@@ -267,21 +230,12 @@ class RankExecutor {
   std::vector<double> MetricSums(const std::vector<double>& scalars, double label_factor) const;
   backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;
-  std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
-  // In the arena of a rank with these coordinates, of any stage.
-  std::int64_t OffsetOf(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
-  backend::TensorView View(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
   std::span<std::byte> Scratch(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                std::int64_t slot) const;
   const plan::Chunk* ChunkAt(std::int32_t index) const;
 
-  const plan::Plan& plan_;
-  const std::int64_t rank_;
-  const plan::Coordinates coordinates_;
-  const plan::StagePlan& stage_;
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<backend::Communicator> communicator_;
-  std::byte* arena_ = nullptr;
   std::byte* host_ = nullptr;  // StagePlan::host_bytes
   std::unique_ptr<Snapshot> snapshot_;
   std::unique_ptr<MemoryCheckpoint> memory_checkpoint_;

@@ -38,43 +38,6 @@ bool HasSlots(const plan::Plan& plan, const Chunk& chunk, std::int32_t segment) 
 
 const Chunk* RankExecutor::ChunkAt(std::int32_t index) const { return ChunkOf(stage_, index); }
 
-std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  std::int64_t offset = ref.offset;
-  if (ref.in_slot) {
-    ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
-    offset += chunk->slot_base + slot * chunk->slot_bytes;
-  }
-  if (!ref.shard_axes.empty())
-    offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
-  return offset;
-}
-
-std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  return arena_ + OffsetOf(ref, chunk, slot);
-}
-
-TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  TensorView view;
-  view.data = Address(ref, chunk, slot);
-  view.dtype = ref.dtype;
-  if (ref.value < 0) {
-    view.shape = {ref.elements};
-    view.logical = view.shape;
-    view.extent = Extent::Whole(view.shape);
-    return view;
-  }
-  const plan::LocalValue& value = plan_.values[static_cast<size_t>(ref.value)];
-  view.shape = value.local;
-  view.logical = value.shape;
-  view.extent = value.layout.ExtentOf(value.shape, plan_.mesh, coordinates_);
-  if (ref.elements == value.local.elements()) return view;
-  // Both halves', one behind the other.
-  view.shape[0] *= ref.elements / value.local.elements();
-  view.logical = view.shape;
-  view.extent = Extent::Whole(view.shape);
-  return view;
-}
-
 std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const Chunk* chunk,
                                            std::int64_t slot) const {
   if (instruction.scratch.elements == 0) return {};

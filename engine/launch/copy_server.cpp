@@ -6,10 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "engine/base/status.h"
@@ -18,8 +20,9 @@
 namespace engine::launch {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(10);  // with an end that takes or gives nothing
-constexpr std::size_t kMostPeers = 1024;              // connections at once
+constexpr auto kPatience = std::chrono::seconds(10);           // with an end that takes or gives nothing
+constexpr std::size_t kMostReadBytes = std::size_t{16} << 20;  // with one question
+constexpr std::size_t kMostPeers = 1024;                       // connections at once
 
 std::span<std::byte> BytesOf(const MemoryCopies& copies, int place) {
   return {copies.MemoryOf(place), static_cast<std::size_t>(copies.copy_bytes())};
@@ -61,9 +64,56 @@ void CopyServer::SetOwn(std::int64_t first_rank, std::vector<int> files) {
   own_ = std::move(files);
 }
 
+void CopyServer::SetAside(std::int64_t first_rank, std::vector<Descriptor> files) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto keep = [&](std::int64_t rank, std::shared_ptr<File> file) {
+    if (!MemoryCopies::In(file->descriptor.number()).empty()) aside_.push_back({rank, std::move(file)});
+  };
+  own_.clear();
+  for (Descriptor& file : files) {
+    auto kept = std::make_shared<File>();
+    kept->descriptor = std::move(file);
+    keep(first_rank++, std::move(kept));
+  }
+  for (auto& [rank, file] : others_) keep(rank, std::move(file));
+  others_.clear();
+}
+
 void CopyServer::Forget() {
   const std::lock_guard<std::mutex> lock(mutex_);
   others_.clear();
+  aside_.clear();
+}
+
+// Each has a lock of its own, as nobody writes there but ranks.
+std::vector<CopyServer::RankFile> CopyServer::OwnFiles() const {
+  std::vector<RankFile> files;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    files.push_back({first_own_ + static_cast<std::int64_t>(i), std::make_shared<File>()});
+    files.back().file->descriptor = Descriptor(dup(own_[i]));
+  }
+  return files;
+}
+
+std::vector<CopyServer::RankFile> CopyServer::AllFiles() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<RankFile> files = OwnFiles();
+  for (const auto& [rank, file] : others_) files.push_back({rank, file});
+  files.insert(files.end(), aside_.begin(), aside_.end());
+  return files;
+}
+
+void CopyServer::ForgetOthers(const std::string& tag) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto is_other = [&](const File& file) {
+    const std::string found = MemoryCopies::TagIn(file.descriptor.number());
+    return !found.empty() && found != tag;
+  };
+  for (const RankFile& own : OwnFiles()) {
+    if (is_other(*own.file)) (void)!ftruncate(own.file->descriptor.number(), 0);
+  }
+  std::erase_if(others_, [&](const auto& other) { return is_other(*other.second); });
+  aside_.clear();
 }
 
 void CopyServer::Accept() {
@@ -109,6 +159,13 @@ absl::Status CopyServer::Answer(const Link& link, const WireMessage& asked) {
     }
     case MessageKind::kFetchCopy:
       return Give(link, asked);
+    case MessageKind::kReadCopy:
+      return GiveBytes(link, asked);
+    case MessageKind::kListAll:
+      return ListAll(link);
+    case MessageKind::kForgetOthers:
+      ForgetOthers(asked.fields[0]);
+      return link.Send({MessageKind::kReady, {}}, kPatience);
     default:
       return DataLoss("a message that no rank sends here");
   }
@@ -160,6 +217,36 @@ absl::Status CopyServer::Give(const Link& link, const WireMessage& asked) {
   return given;
 }
 
+absl::Status CopyServer::GiveBytes(const Link& link, const WireMessage& asked) {
+  const std::int64_t count = NumberOf(asked.fields[4]);
+  if (count < 0 || static_cast<std::size_t>(count) > kMostReadBytes)
+    return DataLoss("{} bytes of a copy at once", count);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count));
+  absl::Status read = NotFound("it has no such copy");
+  for (const RankFile& of : AllFiles()) {
+    if (of.rank != NumberOf(asked.fields[0])) continue;
+    const std::lock_guard<std::mutex> lock(of.file->in_use);
+    read = MemoryCopies::ReadAt(of.file->descriptor.number(), asked.fields[1], NumberOf(asked.fields[2]),
+                                NumberOf(asked.fields[3]), bytes);
+    if (!absl::IsNotFound(read)) break;
+  }
+  if (!read.ok()) return link.Send({MessageKind::kRefused, {Message(read)}}, kPatience);
+  RETURN_IF_ERROR(link.Send({MessageKind::kReady, {}}, kPatience));
+  return link.SendBytes(bytes, kPatience);
+}
+
+absl::Status CopyServer::ListAll(const Link& link) {
+  std::string text;
+  for (const RankFile& of : AllFiles()) {
+    const std::lock_guard<std::mutex> lock(of.file->in_use);
+    const int file = of.file->descriptor.number();
+    const std::string tag = MemoryCopies::TagIn(file);
+    for (const MemoryCopies::Kept& kept : MemoryCopies::In(file, tag))
+      text += fmt::format("{} {} {} {}\n", of.rank, kept.iteration, tag, kept.note);
+  }
+  return link.Send({MessageKind::kAllCopies, {text}}, kPatience);
+}
+
 std::shared_ptr<CopyServer::File> CopyServer::FileFor(std::int64_t rank) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = others_.find(rank);
@@ -179,9 +266,7 @@ void CopyServer::WithFile(std::int64_t rank, const Use& use) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::int64_t own = rank - first_own_;
     if (own >= 0 && own < static_cast<std::int64_t>(own_.size())) {
-      const int number = own_[static_cast<std::size_t>(own)];
-      file = std::make_shared<File>();
-      file->descriptor = Descriptor(dup(number));
+      file = OwnFiles()[static_cast<std::size_t>(own)].file;
     } else if (const auto found = others_.find(rank); found != others_.end()) {
       file = found->second;
     }
@@ -229,6 +314,43 @@ absl::StatusOr<std::vector<MemoryCopies::Kept>> CopyClient::List(std::int64_t ra
     found.push_back({NumberOf(copy.fields[0]), copy.fields[1]});
   }
   return found;
+}
+
+absl::StatusOr<std::vector<CopyClient::Held>> CopyClient::ListAll() {
+  RETURN_IF_ERROR(link_.Send({MessageKind::kListAll, {}}, kPatience));
+  ASSIGN_OR_RETURN(const WireMessage answer, Receive(MessageKind::kAllCopies));
+  std::vector<Held> copies;
+  std::istringstream lines(answer.fields[0]);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    Held copy;
+    if (!(words >> copy.rank >> copy.iteration >> copy.tag))
+      return DataLoss("a list of copies has: {}", line);
+    words.ignore();
+    std::getline(words, copy.note);
+    copies.push_back(std::move(copy));
+  }
+  return copies;
+}
+
+absl::Status CopyClient::Read(const Held& copy, std::int64_t offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const std::span<std::byte> part = out.first(std::min(out.size(), kMostReadBytes));
+    RETURN_IF_ERROR(link_.Send({MessageKind::kReadCopy,
+                                {std::to_string(copy.rank), copy.tag, std::to_string(copy.iteration),
+                                 std::to_string(offset), std::to_string(part.size())}},
+                               kPatience));
+    RETURN_IF_ERROR(Receive(MessageKind::kReady).status());
+    RETURN_IF_ERROR(link_.ReceiveBytes(part, kPatience));
+    out = out.subspan(part.size());
+    offset += static_cast<std::int64_t>(part.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyClient::ForgetOthers(const std::string& tag) {
+  RETURN_IF_ERROR(link_.Send({MessageKind::kForgetOthers, {tag}}, kPatience));
+  return Receive(MessageKind::kReady).status();
 }
 
 absl::Status CopyClient::Fetch(std::int64_t rank, const std::string& tag, std::int64_t iteration, int file) {

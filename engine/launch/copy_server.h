@@ -4,11 +4,13 @@
 #include <absl/status/statusor.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,7 +36,10 @@ class CopyServer {
   int port() const { return PortOf(listener_); }
   // The files of this host's ranks, from that one on; they outlive this.
   void SetOwn(std::int64_t first_rank, std::vector<int> files);
-  // Forgets the copies of ranks of other hosts.
+  // The host has had another place, and gives these files up, of its ranks from that one on: they, and what it has of ranks of other hosts, are
+  // kept aside, and are given out until they are forgotten.
+  void SetAside(std::int64_t first_rank, std::vector<Descriptor> files);
+  // Forgets all copies but those of this host's ranks.
   void Forget();
 
  private:
@@ -56,11 +61,21 @@ class CopyServer {
   absl::Status Answer(const Link& link, const WireMessage& asked);
   absl::Status Take(const Link& link, const WireMessage& asked);
   absl::Status Give(const Link& link, const WireMessage& asked);
+  absl::Status GiveBytes(const Link& link, const WireMessage& asked);
+  absl::Status ListAll(const Link& link);
+  void ForgetOthers(const std::string& tag);
   // Null: it is a rank of this host, or there are files enough.
   std::shared_ptr<File> FileFor(std::int64_t rank);
   // Calls use(descriptor) where there is a file of this rank.
   template <typename Use>
   void WithFile(std::int64_t rank, const Use& use);
+  struct RankFile {
+    std::int64_t rank = 0;
+    std::shared_ptr<File> file;
+  };
+  // Of all ranks, those that were set aside too.
+  std::vector<RankFile> AllFiles();
+  std::vector<RankFile> OwnFiles() const;  // with the mutex held
 
   const Descriptor listener_, wake_;
   const std::string token_;
@@ -70,7 +85,8 @@ class CopyServer {
   std::int64_t first_own_ = 0;
   std::vector<int> own_;
   std::map<std::int64_t, std::shared_ptr<File>> others_;  // by rank
-  std::list<Peer> peers_;                                 // of the thread that accepts
+  std::vector<RankFile> aside_;
+  std::list<Peer> peers_;  // of the thread that accepts
   std::thread thread_;
 };
 
@@ -84,7 +100,19 @@ class CopyClient {
   absl::Status Store(std::int64_t rank, const MemoryCopies& copies, int place);
   // What it has of the rank with this tag, in order of iteration.
   absl::StatusOr<std::vector<MemoryCopies::Kept>> List(std::int64_t rank, const std::string& tag);
-  // Brings one of these into a file.
+  // A copy that a host has, of any rank.
+  struct Held {
+    std::int64_t rank = 0;
+    std::int64_t iteration = 0;
+    std::string tag;
+    std::string note;
+  };
+  absl::StatusOr<std::vector<Held>> ListAll();
+  // Fills `out` from byte `offset` on of one of these.
+  absl::Status Read(const Held& copy, std::int64_t offset, std::span<std::byte> out);
+  // That host forgets copies of other tags, and all that it has kept aside.
+  absl::Status ForgetOthers(const std::string& tag);
+  // Brings a copy of the rank into a file.
   absl::Status Fetch(std::int64_t rank, const std::string& tag, std::int64_t iteration, int file);
 
  private:

@@ -118,6 +118,7 @@ absl::StatusOr<std::optional<Placement>> FromEngine(const Lookup& lookup) {
   placement.memory = static_cast<int>(memory);
   ASSIGN_OR_RETURN(const std::int64_t copies, variables.NumberOr("ENGINE_COPIES", 0, 1, kMostPort));
   placement.copies_port = static_cast<int>(copies);
+  placement.copies_at = variables.TextOr("ENGINE_COPIES_AT", "");
   placement.from_disk = variables.Has("ENGINE_FROM_DISK");
   placement.is_restart = variables.Has("ENGINE_RESTART");
   RETURN_IF_ERROR(Finish(variables, "", &placement));

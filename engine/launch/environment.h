@@ -20,14 +20,15 @@ struct Placement {
   std::int64_t rank = 0;
   std::int64_t local_rank = 0;  // among the processes of this host
   std::int64_t local_size = 1;
-  Endpoint coordinator;       // where rank 0 listens
-  std::string token;          // what tells the processes of this run from others
-  int listener = -1;          // of rank 0: the socket that listens there already, opened by our supervisor
-  int memory = -1;            // a file of this rank's that outlives it, made by our supervisor
-  int copies_port = 0;        // where our supervisor keeps copies of other hosts' ranks; 0: it keeps none
-  bool from_disk = false;     // the run goes on from the disk, whatever is in memory
-  bool is_restart = false;    // the ranks of an attempt before this one may not all be gone
-  int parent = 0;             // process id of a launcher that stays as long as its ranks; 0: there is none
+  Endpoint coordinator;        // where rank 0 listens
+  std::string token;           // what tells the processes of this run from others
+  int listener = -1;           // of rank 0: the socket that listens there already, opened by our supervisor
+  int memory = -1;             // a file of this rank's that outlives it, made by our supervisor
+  int copies_port = 0;         // where our supervisor keeps copies of other hosts' ranks; 0: it keeps none
+  std::string copies_at = {};  // where hosts keep copies of states, with commas between
+  bool from_disk = false;      // the run goes on from the disk, whatever is in memory
+  bool is_restart = false;     // the ranks of an attempt before this one may not all be gone
+  int parent = 0;              // process id of a launcher that stays as long as its ranks; 0: there is none
   bool guessed_host = false;  // the coordinator's host is a name that nobody gave, for ranks on several hosts
 };
 

@@ -212,8 +212,7 @@ std::optional<HostTable::News> HostTable::Begin(const AttemptSize& size) {
   News news;
   news.text = text_;
   news.size = size;
-  // What ranks have in memory is of their own layout.
-  news.from_disk = from_disk_ || size != size_;
+  news.from_disk = from_disk_;
   const auto say = [&](const std::string& what) { news.text += (news.text.empty() ? "" : "; ") + what; };
   if (size != size_)
     say(fmt::format("on {} hosts instead of {}, with dp {} instead of {} and the same global batch",
@@ -229,7 +228,11 @@ std::optional<HostTable::News> HostTable::Begin(const AttemptSize& size) {
   holders_ = std::move(holders);
   news.generation = ++generation_;
   news.ranks_at = hosts_.at(holders_.at(0)).facts.ranks_at;
-  for (auto& [number, host] : hosts_) host.end.reset();
+  for (auto& [number, host] : hosts_) {
+    host.end.reset();
+    if (!host.is_here || host.facts.copies_at.empty()) continue;
+    news.copies_at += (news.copies_at.empty() ? "" : ",") + host.facts.copies_at;
+  }
   runs_ = true;
   expected_.clear();
   began_ = news;

@@ -72,6 +72,7 @@ class HostTable {
     std::int64_t generation = 0;  // of the attempt that it knows; 0: none
     std::int64_t node = -1;       // its place in that; −1: it is a spare
     AttemptSize size = {};        // of that
+    std::string copies_at = {};   // where it keeps copies of states; empty: it keeps none
   };
   struct News {
     bool over = false;  // the run, with:
@@ -82,6 +83,7 @@ class HostTable {
     bool from_disk = false;
     AttemptSize size = {};
     std::map<std::int64_t, std::int64_t> nodes;  // host → its place; others are spares
+    std::string copies_at;  // Facts::copies_at of all hosts that are here, with commas between
   };
 
   explicit HostTable(Options options)

@@ -22,6 +22,7 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kAlive:
     case MessageKind::kStopQuestion:
     case MessageKind::kReady:
+    case MessageKind::kListAll:
       return {true, 0};
     case MessageKind::kStopAnswer:
     case MessageKind::kFailed:
@@ -33,6 +34,8 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kDigest:
     case MessageKind::kHosts:
     case MessageKind::kLeaderAt:
+    case MessageKind::kForgetOthers:
+    case MessageKind::kAllCopies:
       return {true, 1};
     case MessageKind::kSet:
     case MessageKind::kGet:
@@ -48,12 +51,13 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kCopy:
       return {true, 3};
     case MessageKind::kStoreCopy:
+    case MessageKind::kReadCopy:
       return {true, 5};
     case MessageKind::kHostHere:
-      return {true, 6};
     case MessageKind::kHostEnded:
-    case MessageKind::kAttempt:
       return {true, 7};
+    case MessageKind::kAttempt:
+      return {true, 8};
     case MessageKind::kProgress:
       return {true, 4};
     case MessageKind::kHello:

@@ -26,6 +26,10 @@ enum class MessageKind : std::uint8_t {
   kStoreCopy,   // iteration, bytes, note; the bytes follow when the host is ready
   kListCopies,  // nothing
   kFetchCopy,   // iteration
+  kReadCopy,    // iteration, offset, bytes
+  // Likewise, of all ranks at once:
+  kListAll,
+  kForgetOthers,  // tag: copies of any other, and those that were kept aside, are forgotten
   // From the server to a rank.
   kRefused = 64,  // reason
   kStart,         // process of rank 0: all ranks are here
@@ -40,13 +44,14 @@ enum class MessageKind : std::uint8_t {
   kCopies,  // two copies, each a kCopy without bytes, or empty
   kCopy,    // iteration, note, bytes; these follow
   kReady,
+  kAllCopies,  // a line each: rank, iteration, tag, note
   // From a host to the one that leads (roster.h).
-  kHostHere,  // where it would lead, where rank 0 would listen, the attempt that it knows, its place there (-1: it is a spare), its places, its dp
+  kHostHere,  // where it would lead, where rank 0 would listen, the attempt that it knows, its place there (-1: it is a spare), its places, its dp, where it keeps copies
   kHostEnded,  // where rank 0 would listen next, attempt, exit code, "1": asked to stop, "1": is to blame, verdict, newest copy
   // From the host that leads.
-  kHosts,  // a line each: host, where it would lead
-  kAttempt,  // number, the host's place (-1: it is a spare), where rank 0 listens, "1": from the disk, places, dp, text
-  kRunOver,   // exit code, text
+  kHosts,    // a line each: host, where it would lead
+  kAttempt,  // number, the host's place (-1: it is a spare), where rank 0 listens, "1": from the disk, places, dp, text, where hosts keep copies
+  kRunOver,  // exit code, text
   kLeaderAt,  // where
   // Behind bytes of a connection.
   kDigest,  // their hash

@@ -201,9 +201,11 @@ void Roster::Converse(Descriptor socket) {
   Clock::time_point next_tick = Clock::now() + tick;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    stream.Queue(Encode({MessageKind::kHostHere,
-                         {successor_at_, ranks_at_, std::to_string(generation_), std::to_string(node_),
-                          std::to_string(size_.nodes), std::to_string(size_.dp)}}));
+    stream.Queue(
+        Encode({MessageKind::kHostHere,
+                {successor_at_, ranks_at_, std::to_string(generation_), std::to_string(node_),
+                 std::to_string(size_.nodes), std::to_string(size_.dp),
+                 options_.copies_port > 0 ? Endpoint{address, options_.copies_port}.ToString() : ""}}));
     says_end_ = end_.has_value();
   }
   for (;;) {
@@ -282,7 +284,8 @@ bool Roster::TakeIn(const WireMessage& message) {
                          .size = size,
                          .ranks_at = *ranks_at,
                          .listener = node_ == 0 ? std::move(ranks_listener_) : Descriptor(),
-                         .from_disk = fields[3] == "1"});
+                         .from_disk = fields[3] == "1",
+                         .copies_at = fields[7]});
       changed_.notify_all();
       return true;
     }

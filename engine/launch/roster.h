@@ -35,6 +35,7 @@ class Roster {
     std::chrono::milliseconds heartbeat_timeout{0};  // a host so long unheard of is lost
     std::string process;                             // for messages: "host a, pid 77"
     int stopped_code = 0;                            // of a run that a signal stops between attempts
+    int copies_port = 0;  // where this host keeps copies of states; 0: it keeps none
   };
   // What this host is to do next.
   struct Turn {
@@ -47,6 +48,7 @@ class Roster {
     Endpoint ranks_at;            // where rank 0 listens
     Descriptor listener;          // there, where this host has place 0
     bool from_disk = false;       // whatever is in memory
+    std::string copies_at = {};   // where hosts keep copies of states, spares too: "HOST:PORT,HOST:PORT"
   };
 
   // `listener`: at the coordinator's address, on host 0.

@@ -132,7 +132,8 @@ void RosterLeader::TakeInOfHost(Connection& from, const WireMessage& message) {
                           .ranks_at = fields[1],
                           .generation = NumberOf(fields[2]),
                           .node = NumberOf(fields[3]),
-                          .size = {.nodes = NumberOf(fields[4]), .dp = NumberOf(fields[5])}},
+                          .size = {.nodes = NumberOf(fields[4]), .dp = NumberOf(fields[5])},
+                          .copies_at = fields[6]},
                          Clock::now());
     case MessageKind::kHostEnded:
       if (fields[3] == "1" && table_.IsSpare(host))  // its stop is its own end alone
@@ -168,7 +169,7 @@ void RosterLeader::Tell(const HostTable::News& news) {
         MessageKind::kAttempt,
         {std::to_string(news.generation), place == news.nodes.end() ? "-1" : std::to_string(place->second),
          news.ranks_at, news.from_disk ? "1" : "0", std::to_string(news.size.nodes),
-         std::to_string(news.size.dp), news.text});
+         std::to_string(news.size.dp), news.text, news.copies_at});
   }
 }
 

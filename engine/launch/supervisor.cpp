@@ -215,6 +215,7 @@ class Supervisor {
       variables.push_back(fmt::format("ENGINE_MEMORY={}", options_.memory_files[static_cast<size_t>(local)]));
     }
     if (options_.copies_port > 0) variables.push_back(fmt::format("ENGINE_COPIES={}", options_.copies_port));
+    if (!options_.copies_at.empty()) variables.push_back("ENGINE_COPIES_AT=" + options_.copies_at);
     if (options_.from_disk) variables.emplace_back("ENGINE_FROM_DISK=1");
     if (options_.is_restart) variables.emplace_back("ENGINE_RESTART=1");
     for (char** variable = environ; *variable != nullptr; ++variable) {

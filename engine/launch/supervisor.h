@@ -60,7 +60,8 @@ struct SupervisorOptions {
   std::vector<int> memory_files = {};
   int copies_port =
       0;  // where this host keeps copies of other hosts' ranks (copy_server.h), for its ranks to tell; 0: it keeps none
-  bool from_disk = false;  // the ranks take nothing from memory
+  std::string copies_at = {};  // where hosts keep copies of states, the spares too, with commas between
+  bool from_disk = false;      // the ranks take nothing from memory
   bool is_restart =
       false;  // the ranks of an attempt before this one may not all be gone: those of a host that is silent
   bool all_output = false;  // show the standard output of every rank, not of rank 0 alone

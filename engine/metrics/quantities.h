@@ -126,6 +126,17 @@ inline constexpr Quantity kRankBusy{
     .help =
         "From the beginning of an iteration to that of its update, by rank, in the last one that was logged.",
     .each = Quantity::Each::kRank};
+inline constexpr Quantity kRankClock{
+    .key = "rank_clock_mhz",
+    .metric = "engine_rank_clock_hertz",
+    .metric_factor = 1e6,
+    .help = "Clock of the GPU's multiprocessors, by rank, when an iteration was last logged.",
+    .each = Quantity::Each::kRank};
+inline constexpr Quantity kRankTemperature{
+    .key = "rank_temperature_c",
+    .metric = "engine_rank_temperature_celsius",
+    .help = "Temperature of the GPU, by rank, when an iteration was last logged.",
+    .each = Quantity::Each::kRank};
 inline constexpr Quantity kWorldSize{.key = "ranks",
                                      .tag = "world-size",
                                      .over_samples = true,
@@ -235,6 +246,8 @@ inline constexpr std::array kQuantities = {&kLoss,
                                            &kMemoryBytes,
                                            &kMetric,
                                            &kRankBusy,
+                                           &kRankClock,
+                                           &kRankTemperature,
                                            &kWorldSize,
                                            &kIterations,
                                            &kValidationLoss,

@@ -66,19 +66,25 @@ std::int64_t StateBytes(const Plan& plan) {
   return most;
 }
 
+std::vector<std::int64_t> RanksWithStateOf(const Plan& plan, std::int64_t rank) {
+  std::vector<std::int64_t> ranks = {rank};
+  const StagePlan& stage = plan.stages[static_cast<size_t>(plan.StageOfRank(rank))];
+  const bool is_sharded = std::any_of(stage.buckets.begin(), stage.buckets.end(),
+                                      [](const Bucket& bucket) { return bucket.shards > 1; });
+  for (std::int64_t dp = 0; !is_sharded && stage.states.empty() && dp < plan.mesh.size(Axis::kDp); ++dp) {
+    Coordinates coordinates = plan.mesh.CoordinatesOf(rank);
+    coordinates.axis[static_cast<size_t>(Axis::kDp)] = dp;
+    if (const std::int64_t other = plan.mesh.RankOf(coordinates); other != rank) ranks.push_back(other);
+  }
+  return ranks;
+}
+
 std::optional<Keeper> KeeperOf(const Plan& plan, std::int64_t rank, std::int64_t ranks_per_host) {
   const std::int64_t hosts = plan.mesh.world() / ranks_per_host;
   if (hosts < 2) return std::nullopt;
   const std::int64_t host = rank / ranks_per_host;
-  const StagePlan& stage = plan.stages[static_cast<size_t>(plan.StageOfRank(rank))];
-  const bool is_sharded = std::any_of(stage.buckets.begin(), stage.buckets.end(),
-                                      [](const Bucket& bucket) { return bucket.shards > 1; });
-  // Without ZeRO, ranks that differ in dp alone hold the same, but for the model's own states.
-  for (std::int64_t dp = 0; !is_sharded && stage.states.empty() && dp < plan.mesh.size(Axis::kDp); ++dp) {
-    Coordinates coordinates = plan.mesh.CoordinatesOf(rank);
-    coordinates.axis[static_cast<size_t>(Axis::kDp)] = dp;
-    const std::int64_t copy = plan.mesh.RankOf(coordinates);
-    if (copy / ranks_per_host != host) return Keeper{copy / ranks_per_host, copy, false};
+  for (const std::int64_t equal : RanksWithStateOf(plan, rank)) {
+    if (equal / ranks_per_host != host) return Keeper{equal / ranks_per_host, equal, false};
   }
   // Hosts whose numbers are near each other are near each other in the machine room, and fail together.
   return Keeper{(host + hosts / 2) % hosts, rank, true};

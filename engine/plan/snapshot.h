@@ -34,6 +34,10 @@ std::vector<SnapshotPart> StateOf(const StagePlan& stage);
 // Bytes of it, of the rank that has most.
 std::int64_t StateBytes(const Plan& plan);
 
+// The ranks whose whole states are equal to this one's, itself first: without ZeRO, and in models without states of their own, those that differ
+// from it in dp alone.
+std::vector<std::int64_t> RanksWithStateOf(const Plan& plan, std::int64_t rank);
+
 // Another host that has a rank's whole state. Hosts have equal numbers of ranks, in order of rank.
 struct Keeper {
   std::int64_t host = 0;

@@ -15,6 +15,13 @@
 
 namespace engine::state {
 
+// What a device says of itself (health/nvml.h).
+struct DeviceHealth {
+  double clock_mhz = 0;  // of its multiprocessors
+  double temperature_c = 0;
+  std::string text;  // what explains a slow one, in words: clock, temperature, power
+};
+
 // Makes the concrete backend; filled in by cli, the only folder that names one.
 struct Device {
   plan::DeviceProfile profile;
@@ -31,8 +38,8 @@ struct Device {
   std::string memory_source = "this machine has";  // whose number that is, before "8 GiB of memory"
   // Memory in use on this process's device, by all that run there; null, or nullopt: not known.
   std::function<std::optional<std::int64_t>()> used_bytes = {};
-  // What explains a slow device, in words: clock, temperature, power (health/nvml.h); empty where nothing is known. Null: nobody knows.
-  std::function<std::string()> health = {};
+  // Of this process's device. Null, or nullopt: nothing is known.
+  std::function<std::optional<DeviceHealth>()> health = {};
   // Where ranks are processes: the rank that this one is, and what meets the others, whose plan must be the
   // same. Called once, before the calls above.
   std::optional<std::int64_t> rank;

@@ -4,7 +4,9 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/base/parallel.h"
@@ -18,6 +20,19 @@ namespace {
 
 using executor::RankExecutor;
 using plan::Plan;
+
+// What the rank writes, out of the copy of its state (executor/snapshot.h).
+std::vector<checkpoint::PieceToWrite> PiecesToWrite(const Plan& plan,
+                                                    const std::vector<checkpoint::TensorInfo>& tensors,
+                                                    RankExecutor& executor) {
+  std::vector<checkpoint::PieceToWrite> pieces;
+  for (ArenaPiece& piece : PiecesOf(plan, tensors, executor)) {
+    const bool is_narrow = piece.dtype != tensors[static_cast<size_t>(piece.tensor)].dtype;
+    pieces.push_back({piece.tensor, std::move(piece.box), executor.snapshot().Of(piece.data),
+                      is_narrow ? std::optional(piece.dtype) : std::nullopt});
+  }
+  return pieces;
+}
 
 std::string EndKey(const std::string& key) { return key + ", its end"; }
 
@@ -58,7 +73,7 @@ absl::StatusOr<Saved> WriteTogether(const Plan& plan, const std::string& root,
                                     const checkpoint::Metadata& metadata, const std::string& key,
                                     RankExecutor& executor, launch::Client& processes) {
   const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
-  const std::vector<checkpoint::PieceToWrite> pieces = PiecesOf(plan, tensors, executor);
+  const std::vector<checkpoint::PieceToWrite> pieces = PiecesToWrite(plan, tensors, executor);
   if (executor.rank() != 0)
     return WritePart(static_cast<int>(executor.rank()), tensors, pieces, key, processes);
   return WriteAndCommit(root, metadata, plan.mesh.world(), tensors, pieces, key, processes);
@@ -71,7 +86,7 @@ absl::Status WriteAlone(const Plan& plan, const std::string& root, const checkpo
   ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
   std::vector<absl::Status> statuses(executors.size());
   ParallelPieces(HardwareThreads(), executors.size(), 1, [&](size_t i, size_t) {
-    const std::vector<checkpoint::PieceToWrite> pieces = PiecesOf(plan, tensors, *executors[i]);
+    const std::vector<checkpoint::PieceToWrite> pieces = PiecesToWrite(plan, tensors, *executors[i]);
     if (pieces.empty()) return;
     statuses[i] = writer.WriteShard(static_cast<int>(executors[i]->rank()), pieces);
   });

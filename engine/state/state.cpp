@@ -85,7 +85,7 @@ void MakeStretch(const Plan& plan, const RankExecutor& executor, const LocalTens
 }
 
 // The control block, where the checkpoint has it: one that was written in another precision has not.
-absl::Status LoadScaler(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
+absl::Status LoadScaler(const Plan& plan, const checkpoint::PieceReader& reader, RankExecutor& executor) {
   const checkpoint::TensorInfo* info = reader.Find(kScalerName);
   const Shape shape = {plan::kSavedControlNumbers};
   if (info == nullptr || info->shape != shape || info->dtype != DType::kF64) return absl::OkStatus();
@@ -111,7 +111,7 @@ bool IsOfKind(const plan::State& state, const std::vector<std::byte>& bytes) {
 }
 
 // The states that the checkpoint has and that are of this run's kinds (of quantised tensors: of its formats).
-absl::Status LoadStates(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
+absl::Status LoadStates(const Plan& plan, const checkpoint::PieceReader& reader, RankExecutor& executor) {
   const std::vector<plan::State>& states = executor.stage().states;
   for (size_t i = 0; i < states.size(); ++i) {
     if (states[i].spec.life != graph::Lifetime::kRun) continue;
@@ -128,29 +128,28 @@ absl::Status LoadStates(const Plan& plan, const checkpoint::Reader& reader, Rank
   return absl::OkStatus();
 }
 
-absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& name, const Shape& shape) {
+absl::Status CheckTensor(const checkpoint::PieceReader& reader, const std::string& name, const Shape& shape) {
   const checkpoint::TensorInfo* info = reader.Find(name);
-  if (info == nullptr) return FailedPrecondition("checkpoint {} has no tensor {}", reader.folder(), name);
+  if (info == nullptr) return FailedPrecondition("{} has no tensor {}", reader.Name(), name);
   if (info->shape != shape) {
-    return FailedPrecondition("tensor {} is {} in checkpoint {}, but {} in this recipe's model", name,
-                              info->shape.ToString(), reader.folder(), shape.ToString());
+    return FailedPrecondition("tensor {} is {} in {}, but {} in this recipe's model", name,
+                              info->shape.ToString(), reader.Name(), shape.ToString());
   }
   if (info->dtype != DType::kF32) {
-    return FailedPrecondition("tensor {} is {} in checkpoint {}, not f32", name, Name(info->dtype),
-                              reader.folder());
+    return FailedPrecondition("tensor {} is {} in {}, not f32", name, Name(info->dtype), reader.Name());
   }
   return absl::OkStatus();
 }
 
 // Whether the checkpoint has all that an optimizer keeps of some parameter.
-bool HasStates(const checkpoint::Reader& reader, const plan::OptimizerDef& optimizer,
+bool HasStates(const checkpoint::PieceReader& reader, const plan::OptimizerDef& optimizer,
                const std::string& parameter) {
   return std::all_of(optimizer.states.begin(), optimizer.states.end(),
                      [&](const auto& state) { return reader.Find(TensorName(state, parameter)) != nullptr; });
 }
 
 // A run goes on with the optimizer that the checkpoint was written by: another one's states say nothing to it.
-absl::Status CheckOptimizer(const Plan& plan, const checkpoint::Reader& reader) {
+absl::Status CheckOptimizer(const Plan& plan, const checkpoint::PieceReader& reader) {
   const auto trained =
       std::find_if(plan.parameters.begin(), plan.parameters.end(),
                    [](const PlanParameter& of) { return !of.training.frozen && of.training.sign_step == 0; });
@@ -160,16 +159,16 @@ absl::Status CheckOptimizer(const Plan& plan, const checkpoint::Reader& reader) 
   for (const plan::OptimizerDef& other : plan::AllOptimizers()) {
     if (!HasStates(reader, other, parameter)) continue;
     return FailedPrecondition(
-        "checkpoint {} was written by the optimizer \"{}\", but optimizer.kind of this recipe is \"{}\", "
+        "{} was written by the optimizer \"{}\", but optimizer.kind of this recipe is \"{}\", "
         "which cannot go on from its states\n"
         "    hint: optimizer.kind = \"{}\" goes on; a run with \"{}\" begins in another --out",
-        reader.folder(), other.kind, plan.optimizer->kind, other.kind, plan.optimizer->kind);
+        reader.Name(), other.kind, plan.optimizer->kind, other.kind, plan.optimizer->kind);
   }
   return absl::OkStatus();  // a checkpoint of another model: its tensors are refused by name
 }
 
-absl::Status ReadInto(const checkpoint::Reader& reader, const std::string& name, const Box& box, void* device,
-                      DType dtype, RankExecutor& executor) {
+absl::Status ReadInto(const checkpoint::PieceReader& reader, const std::string& name, const Box& box,
+                      void* device, DType dtype, RankExecutor& executor) {
   std::vector<float> host(static_cast<size_t>(box.count.elements()));
   RETURN_IF_ERROR(reader.Read(name, box, host.data()));
   return UploadFloats(host, device, dtype, executor.backend());
@@ -221,7 +220,7 @@ absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExec
   return StartStates(plan, ranges, executor.backend());
 }
 
-absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
+absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::PieceReader& reader, bool with_optimizer,
                             RankExecutor& executor) {
   if (with_optimizer) RETURN_IF_ERROR(CheckOptimizer(plan, reader));
   const std::vector<OptimizerRange> ranges = executor.OptimizerState();
@@ -244,10 +243,10 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
       const std::string name = TensorName(plan.optimizer->states[s], parameter.name);
       if (reader.Find(name) == nullptr) {
         return FailedPrecondition(
-            "checkpoint {} has no tensor {}: {} was frozen in the run that wrote it, and is not in this "
+            "{} has no tensor {}: {} was frozen in the run that wrote it, and is not in this "
             "recipe\n"
             "    hint: freeze it to go on, or begin another run from these weights",
-            reader.folder(), name, parameter.name);
+            reader.Name(), name, parameter.name);
       }
       RETURN_IF_ERROR(CheckTensor(reader, name, parameter.logical_shape));
       std::int64_t offset = 0;

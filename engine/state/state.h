@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/read.h"
+#include "engine/checkpoint/piece_reader.h"
 #include "engine/plan/plan.h"
 #include "engine/recipe/recipe.h"
 #include "engine/state/ranks.h"
@@ -21,8 +21,8 @@ absl::Status InitializeParameters(const plan::Plan& plan, std::uint64_t seed,
 
 // Fills this rank's part. Error: a tensor that is missing or has another shape, or states of another optimizer.
 // `with_optimizer` false: weights only.
-absl::Status LoadCheckpoint(const plan::Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
-                            executor::RankExecutor& executor);
+absl::Status LoadCheckpoint(const plan::Plan& plan, const checkpoint::PieceReader& reader,
+                            bool with_optimizer, executor::RankExecutor& executor);
 
 // Where in a checkpoint the first values of a parameter are.
 struct WeightSource {

@@ -20,7 +20,7 @@ namespace {
 using checkpoint::Box;
 using executor::LocalTensor;
 using executor::OptimizerRange;
-using executor::RankExecutor;
+using executor::RankState;
 using plan::Bucket;
 using plan::Plan;
 using plan::PlanParameter;
@@ -52,29 +52,23 @@ const plan::State& StateOf(const Plan& plan, const NamedState& state) {
   return plan.stages[state.stage].states[state.index];
 }
 
-// The pieces of one rank, whose elements lie in the copy of its state (executor/snapshot.h).
+// The pieces of one rank.
 class RankPieces {
  public:
-  RankPieces(const std::vector<checkpoint::TensorInfo>& tensors, const executor::Snapshot& snapshot)
-      : tensors_(tensors), snapshot_(snapshot) {
+  explicit RankPieces(const std::vector<checkpoint::TensorInfo>& tensors) {
     for (size_t i = 0; i < tensors.size(); ++i) numbers_.emplace(tensors[i].name, static_cast<int>(i));
   }
 
-  // `device`: where the box's elements, of `dtype`, lie in the arena.
-  void Add(const std::string& tensor, const Box& box, const void* device, DType dtype) {
-    const int number = numbers_.at(tensor);
-    const bool is_narrow = dtype != tensors_[static_cast<size_t>(number)].dtype;
-    pieces_.push_back({number, box, snapshot_.Of(static_cast<const std::byte*>(device)),
-                       is_narrow ? std::optional(dtype) : std::nullopt});
+  // `data`: where the box's elements, of `dtype`, lie in the arena.
+  void Add(const std::string& tensor, const Box& box, const void* data, DType dtype) {
+    pieces_.push_back({numbers_.at(tensor), box, static_cast<const std::byte*>(data), dtype});
   }
 
-  std::vector<checkpoint::PieceToWrite> Take() { return std::move(pieces_); }
+  std::vector<ArenaPiece> Take() { return std::move(pieces_); }
 
  private:
-  const std::vector<checkpoint::TensorInfo>& tensors_;
-  const executor::Snapshot& snapshot_;
-  absl::flat_hash_map<std::string, int> numbers_;  // of the checkpoint's tensors, by name
-  std::vector<checkpoint::PieceToWrite> pieces_;
+  absl::flat_hash_map<std::string, int> numbers_;  // of the tensors, by name
+  std::vector<ArenaPiece> pieces_;
 };
 
 }  // namespace
@@ -98,10 +92,10 @@ const PlanParameter& ParameterOf(const Plan& plan, std::int32_t index) {
   return plan.parameters[static_cast<size_t>(index)];
 }
 
-Box LocalBox(const Plan& plan, const RankExecutor& executor, std::int32_t index) {
+Box LocalBox(const Plan& plan, const RankState& rank, std::int32_t index) {
   const PlanParameter& parameter = ParameterOf(plan, index);
   const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
-  const Extent extent = value.layout.ExtentOf(value.shape, plan.mesh, executor.coordinates());
+  const Extent extent = value.layout.ExtentOf(value.shape, plan.mesh, rank.coordinates());
   Box box;
   for (int dim = 0; dim < parameter.logical_shape.rank(); ++dim) {
     const Interval& interval = extent.dims[static_cast<size_t>(dim)][0];
@@ -112,19 +106,19 @@ Box LocalBox(const Plan& plan, const RankExecutor& executor, std::int32_t index)
   return box;
 }
 
-const Bucket& BucketOf(const RankExecutor& executor, std::int32_t parameter) {
-  const std::vector<Bucket>& buckets = executor.stage().buckets;
+const Bucket& BucketOf(const RankState& rank, std::int32_t parameter) {
+  const std::vector<Bucket>& buckets = rank.stage().buckets;
   const auto holds = [&](const Bucket& bucket) {
     return std::any_of(bucket.items.begin(), bucket.items.end(),
                        [&](const Bucket::Item& item) { return item.parameter == parameter; });
   };
   const auto found = std::find_if(buckets.begin(), buckets.end(), holds);
-  ENGINE_CHECK(found != buckets.end(), "parameter {} is on no stage of rank {}", parameter, executor.rank());
+  ENGINE_CHECK(found != buckets.end(), "parameter {} is on no stage of rank {}", parameter, rank.rank());
   return *found;
 }
 
-bool Saves(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
-  return plan::Saves(bucket, executor.coordinates(), sharded);
+bool Saves(const RankState& rank, const Bucket& bucket, bool sharded) {
+  return plan::Saves(bucket, rank.coordinates(), sharded);
 }
 
 std::string TensorName(const plan::OptimizerState& state, const std::string& parameter) {
@@ -149,31 +143,30 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   return tensors;
 }
 
-std::vector<Box> RangeBoxes(const Plan& plan, const RankExecutor& executor, const OptimizerRange& range) {
-  const Box box = LocalBox(plan, executor, range.parameter);
+std::vector<Box> RangeBoxes(const Plan& plan, const RankState& rank, const OptimizerRange& range) {
+  const Box box = LocalBox(plan, rank, range.parameter);
   const std::int64_t elements = box.count.elements();
   const std::int64_t end = std::min(range.end, elements);
   if (range.begin >= end) return {};
   return checkpoint::BoxesOfFlatRange(box, range.begin, end);
 }
 
-std::vector<checkpoint::PieceToWrite> PiecesOf(const Plan& plan,
-                                               const std::vector<checkpoint::TensorInfo>& tensors,
-                                               RankExecutor& executor) {
-  RankPieces result(tensors, executor.snapshot());
-  for (const LocalTensor& tensor : executor.Parameters()) {
-    const Bucket& bucket = BucketOf(executor, tensor.parameter);
-    if (HasMaster(bucket) || tensor.view.data == nullptr || !Saves(executor, bucket, false)) continue;
-    const Box box = LocalBox(plan, executor, tensor.parameter);
+std::vector<ArenaPiece> PiecesOf(const Plan& plan, const std::vector<checkpoint::TensorInfo>& tensors,
+                                 const RankState& rank) {
+  RankPieces result(tensors);
+  for (const LocalTensor& tensor : rank.Parameters()) {
+    const Bucket& bucket = BucketOf(rank, tensor.parameter);
+    if (HasMaster(bucket) || tensor.view.data == nullptr || !Saves(rank, bucket, false)) continue;
+    const Box box = LocalBox(plan, rank, tensor.parameter);
     if (box.count.elements() == 0) continue;
     result.Add(ParameterOf(plan, tensor.parameter).name, box, tensor.view.data, tensor.view.dtype);
   }
-  for (const OptimizerRange& range : executor.OptimizerState()) {
-    const Bucket& bucket = BucketOf(executor, range.parameter);
-    if (!Saves(executor, bucket, bucket.shards > 1)) continue;
+  for (const OptimizerRange& range : rank.OptimizerState()) {
+    const Bucket& bucket = BucketOf(rank, range.parameter);
+    if (!Saves(rank, bucket, bucket.shards > 1)) continue;
     const std::string& name = ParameterOf(plan, range.parameter).name;
     std::int64_t elements = 0;
-    for (const Box& box : RangeBoxes(plan, executor, range)) {
+    for (const Box& box : RangeBoxes(plan, rank, range)) {
       if (range.master != nullptr) {
         result.Add(name, box, range.master + elements * SizeOf(DType::kF32), DType::kF32);
       } else if (range.weights != nullptr) {
@@ -186,15 +179,14 @@ std::vector<checkpoint::PieceToWrite> PiecesOf(const Plan& plan,
       elements += box.count.elements();
     }
   }
-  if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result.Take();
+  if (rank.rank() % plan.mesh.ranks_per_stage() != 0) return result.Take();
   for (const NamedState& named : StatesOf(plan)) {
-    if (&plan.stages[named.stage] != &executor.stage()) continue;
+    if (&plan.stages[named.stage] != &rank.stage()) continue;
     const plan::State& state = StateOf(plan, named);
-    result.Add(named.name, WholeBox(ShapeOf(plan, state)), executor.State(named.index).data,
-               state.buffer.dtype);
+    result.Add(named.name, WholeBox(ShapeOf(plan, state)), rank.State(named.index).data, state.buffer.dtype);
   }
-  if (executor.rank() == 0 && HasScaler(plan)) {
-    result.Add(kScalerName, WholeBox({plan::kSavedControlNumbers}), executor.Control().data, DType::kF64);
+  if (rank.rank() == 0 && HasScaler(plan)) {
+    result.Add(kScalerName, WholeBox({plan::kSavedControlNumbers}), rank.Control().data, DType::kF64);
   }
   return result.Take();
 }

@@ -1,8 +1,9 @@
 #include "engine/train/iteration_log.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <string>
-#include <string_view>
 #include <utility>
 
 namespace engine::train {
@@ -14,23 +15,43 @@ std::string BusyKey(std::int64_t rank, std::int64_t iteration) {
 
 constexpr double kHealthMs = 5000;  // so old may be what a device's health was found to be
 
-// What a rank says of a logged iteration: its busy time in ms, and its device's health, in words.
+// What a rank says of a logged iteration: its busy time in ms, and its device's health.
 struct OfRank {
   double busy_ms = 0;
-  std::string health;
+  std::optional<state::DeviceHealth> health;
 };
 
-std::string TextOf(const OfRank& of) { return fmt::format("{} {}", of.busy_ms, of.health); }
+std::string TextOf(const OfRank& of) {
+  if (!of.health) return fmt::format("{}", of.busy_ms);
+  return fmt::format("{} {} {} {}", of.busy_ms, of.health->clock_mhz, of.health->temperature_c,
+                     of.health->text);
+}
 
 OfRank OfRankIn(const std::string& text) {
-  const std::size_t space = text.find(' ');
-  return {std::strtod(text.c_str(), nullptr), space == std::string::npos ? "" : text.substr(space + 1)};
+  char* at = nullptr;
+  OfRank of{.busy_ms = std::strtod(text.c_str(), &at), .health = std::nullopt};
+  if (*at == '\0') return of;
+  state::DeviceHealth& health = of.health.emplace();
+  health.clock_mhz = std::strtod(at, &at);
+  health.temperature_c = std::strtod(at, &at);
+  if (*at == ' ') health.text = at + 1;
+  return of;
+}
+
+// By rank, into the report; nothing where no rank's device says anything.
+void AddHealth(const std::vector<std::optional<state::DeviceHealth>>& ranks, IterationReport* report) {
+  if (std::none_of(ranks.begin(), ranks.end(), [](const auto& health) { return health.has_value(); })) return;
+  for (const std::optional<state::DeviceHealth>& health : ranks) {
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    report->rank_clock_mhz.push_back(health ? health->clock_mhz : kUnknown);
+    report->rank_temperature_c.push_back(health ? health->temperature_c : kUnknown);
+  }
 }
 
 }  // namespace
 
-std::string IterationLog::Health() {
-  if (!run_.device.health) return "";
+std::optional<state::DeviceHealth> IterationLog::Health() {
+  if (!run_.device.health) return std::nullopt;
   if (!health_at_ || MillisecondsSince(*health_at_) > kHealthMs) {
     health_ = run_.device.health();
     health_at_ = Clock::now();
@@ -38,15 +59,16 @@ std::string IterationLog::Health() {
   return health_;
 }
 
-void IterationLog::TellSlow(const IterationReport& report, const std::vector<std::string>& health) {
+void IterationLog::TellSlow(const IterationReport& report,
+                            const std::vector<std::optional<state::DeviceHealth>>& health) {
   for (const SlowRanks::Slow& slow : slow_.Add(report.rank_busy_ms)) {
-    const std::string& device = health[static_cast<size_t>(slow.rank)];
+    const std::optional<state::DeviceHealth>& device = health[static_cast<size_t>(slow.rank)];
     run_.reporter->Warn(
         fmt::format("rank {} is slow: its passes take {:.1f} times as long as the median of the ranks, in {} "
                     "of the last {} logged "
                     "iterations{}",
                     slow.rank, slow.factor, SlowRanks::kOften, SlowRanks::kWindow,
-                    device.empty() ? "" : "; its GPU: " + device));
+                    device ? "; its GPU: " + device->text : ""));
   }
 }
 
@@ -67,8 +89,10 @@ absl::Status IterationLog::Report(IterationReport report,
       return absl::OkStatus();
     }
   }
+  if (run_.plan.mesh.world() == 1 && logged) AddHealth({Health()}, &report);
   run_.Tell(report);
-  if (run_.reporter != nullptr) TellSlow(report, std::vector<std::string>(report.rank_busy_ms.size()));
+  if (run_.reporter != nullptr)
+    TellSlow(report, std::vector<std::optional<state::DeviceHealth>>(report.rank_busy_ms.size()));
   return absl::OkStatus();
 }
 
@@ -86,12 +110,13 @@ absl::Status IterationLog::Flush() {
     run_.Tell(report);
     return times.status();
   }
-  std::vector<std::string> health = {Health()};
+  std::vector<std::optional<state::DeviceHealth>> health = {Health()};
   for (const std::string& text : *times) {
     OfRank of = OfRankIn(text);
     report.rank_busy_ms.push_back(of.busy_ms);
     health.push_back(std::move(of.health));
   }
+  AddHealth(health, &report);
   run_.Tell(report);
   TellSlow(report, health);
   return absl::OkStatus();

@@ -28,14 +28,14 @@ class IterationLog {
   absl::Status Flush();
 
  private:
-  // Warns of ranks that the report shows to be slow; `health`: of each rank's device, in words.
-  void TellSlow(const IterationReport& report, const std::vector<std::string>& health);
+  // Warns of ranks that the report shows to be slow; `health`: of each rank's device.
+  void TellSlow(const IterationReport& report, const std::vector<std::optional<state::DeviceHealth>>& health);
   // Of this process's device, asked for again after some seconds.
-  std::string Health();
+  std::optional<state::DeviceHealth> Health();
 
   const RunContext& run_;
   SlowRanks slow_;
-  std::string health_;
+  std::optional<state::DeviceHealth> health_;
   std::optional<Clock::time_point> health_at_;
   std::optional<std::int64_t> device_bytes_;  // as it was last asked for
   std::optional<IterationReport> logged_;     // of rank 0: not yet told, for want of the other ranks' times

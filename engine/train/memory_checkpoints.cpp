@@ -6,31 +6,26 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "engine/base/hash.h"
 #include "engine/base/memory_limit.h"
 #include "engine/base/print.h"
 #include "engine/base/units.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/plan/snapshot.h"
-#include "engine/recipe/print.h"
 #include "engine/recipe/saving.h"
 #include "engine/train/guard_notes.h"
 
 namespace engine::train {
 namespace {
 
-// Runs whose copies fit each other's arenas, and that mean the same.
-std::string TagOf(const RunContext& run) {
-  return HashHex(fmt::format("{}\n{}\n{}\n{}", run.plan.hash, recipe::ToToml(run.recipe),
-                             nlohmann::json(run.fingerprints).dump(), run.returns));
-}
+std::string OwnTag(const RunContext& run) { return TagOf(run, run.recipe, run.plan); }
 
 // What all ranks of this process have copies of, by iteration.
 std::map<std::int64_t, std::string> KeptHere(const RunContext& run) {
   std::map<std::int64_t, std::string> common;
-  const std::string tag = TagOf(run);
+  const std::string tag = OwnTag(run);
   for (std::size_t i = 0; i < run.options.memory_files.size(); ++i) {
     std::map<std::int64_t, std::string> found;
     for (const MemoryCopies::Kept& kept : MemoryCopies::In(run.options.memory_files[i], tag)) {
@@ -94,13 +89,35 @@ absl::Status AgreeOnReturns(RunContext& run) {
   return absl::OkStatus();
 }
 
+// With what the guard remembers of that iteration.
+absl::Status RecallGuard(const RunContext& run, Position* position) {
+  if (!Remembers(run.recipe.guard)) return absl::OkStatus();
+  std::string own;
+  if (run.Leads()) {
+    ASSIGN_OR_RETURN(own, GuardNotes(run.options.out).Read(position->iteration));
+  }
+  ASSIGN_OR_RETURN(const std::string remembered, AsRank0(run, "what the guard remembers", own));
+  ASSIGN_OR_RETURN(position->guard, checkpoint::ParseGuard(remembered));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<KeptState>> AgreeOnOtherLayout(const RunContext& run, std::int64_t least) {
+  ASSIGN_OR_RETURN(std::unique_ptr<OtherLayout> other, OtherLayout::Agree(run, least));
+  if (other == nullptr) return std::nullopt;
+  KeptState kept;
+  kept.position = other->position();
+  kept.other_layout = std::move(other);
+  RETURN_IF_ERROR(RecallGuard(run, &kept.position));
+  return kept;
+}
+
 }  // namespace
 
-absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_t least) {
+absl::StatusOr<std::optional<KeptState>> AgreeOnKept(RunContext& run, std::int64_t least) {
   if (!run.recipe.checkpoint.memory) return std::nullopt;
   const bool remembers = Remembers(run.recipe.guard);
   if (remembers) RETURN_IF_ERROR(AgreeOnReturns(run));
-  ASSIGN_OR_RETURN(run.partner, Partner::Find(run, TagOf(run)));
+  ASSIGN_OR_RETURN(run.partner, Partner::Find(run, OwnTag(run)));
   const std::map<std::int64_t, std::string> here = KeptHere(run);
   std::map<std::int64_t, std::string> known = here;
   if (run.partner != nullptr) {
@@ -117,7 +134,7 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_
   run.keeps_copies = common.keeps;
   if (run.partner != nullptr)
     run.partner->ForgetAllBut(common.iterations.empty() ? -1 : common.iterations.back());
-  if (common.iterations.empty()) return std::nullopt;
+  if (common.iterations.empty()) return AgreeOnOtherLayout(run, least);
   const std::int64_t newest = common.iterations.back();
   const auto found = known.find(newest);
   if (found == known.end()) return Internal("no copy of iteration {} in this host's memory", newest);
@@ -126,15 +143,10 @@ absl::StatusOr<std::optional<Position>> AgreeOnKept(RunContext& run, std::int64_
     Print(stderr, "note: rank {} has its state after iteration {} from the memory of another host\n",
           *run.device.rank, newest);
   }
-  ASSIGN_OR_RETURN(Position position, Position::FromText(found->second));
-  if (!remembers) return position;
-  std::string own;
-  if (run.Leads()) {
-    ASSIGN_OR_RETURN(own, notes.Read(newest));
-  }
-  ASSIGN_OR_RETURN(const std::string remembered, AsRank0(run, "what the guard remembers", own));
-  ASSIGN_OR_RETURN(position.guard, checkpoint::ParseGuard(remembered));
-  return position;
+  KeptState kept;
+  ASSIGN_OR_RETURN(kept.position, Position::FromText(found->second));
+  RETURN_IF_ERROR(RecallGuard(run, &kept.position));
+  return kept;
 }
 
 namespace {
@@ -151,7 +163,7 @@ executor::MemoryCheckpoint::OnWhole Sharing(const RunContext& run, std::int64_t 
 
 }  // namespace
 
-absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>& kept) {
+absl::Status PrepareKeeping(const RunContext& run, std::int64_t kept) {
   if (run.recipe.checkpoint.memory && !run.keeps_copies && run.Leads()) {
     Print(stderr,
           "note: checkpoint.memory has no effect: no memory outlives these ranks, which --processes "
@@ -177,14 +189,13 @@ absl::Status PrepareKeeping(const RunContext& run, const std::optional<Position>
         "checkpoint on disk",
         FormatBytes(bytes), limit.source, FormatBytes(limit.bytes));
   }
-  const std::string tag = TagOf(run);
+  const std::string tag = OwnTag(run);
   RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) {
-    return rank.memory_checkpoint().Open(run.options.memory_files[run.IndexOf(rank)], tag,
-                                         kept ? kept->iteration : -1);
+    return rank.memory_checkpoint().Open(run.options.memory_files[run.IndexOf(rank)], tag, kept);
   }));
-  if (!kept || run.processes == nullptr) return absl::OkStatus();
+  if (kept < 0 || run.processes == nullptr) return absl::OkStatus();
   // The host that had it may be another one by now.
-  ranks[0]->memory_checkpoint().HandOn(Sharing(run, kept->iteration));
+  ranks[0]->memory_checkpoint().HandOn(Sharing(run, kept));
   return absl::OkStatus();
 }
 
@@ -197,7 +208,7 @@ absl::Status ForgetKept(RunContext& run) {
   // No copy has the new tag before the folder says that it is the one that counts.
   if (run.processes != nullptr)
     RETURN_IF_ERROR(run.processes->Barrier(fmt::format("return {} is written", run.returns)));
-  const std::string tag = TagOf(run);
+  const std::string tag = OwnTag(run);
   for (const int file : run.options.memory_files) {
     std::int64_t copy_bytes = 0;
     {
@@ -212,7 +223,7 @@ absl::Status ForgetKept(RunContext& run) {
 absl::Status Keep(const RunContext& run, const Position& position) {
   if (run.Leads() && Remembers(run.recipe.guard))
     RETURN_IF_ERROR(GuardNotes(run.options.out).Write(position.iteration, position.guard));
-  const MemoryCopies::Kept kept{position.iteration, position.ToText()};
+  const MemoryCopies::Kept kept{position.iteration, NoteOf(run, position)};
   run.Begin(launch::Work::kSaving, fmt::format("copying the state after iteration {}", position.iteration));
   const executor::MemoryCheckpoint::OnWhole sharing = Sharing(run, position.iteration);
   return run.ranks->Run(

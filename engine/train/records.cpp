@@ -19,6 +19,12 @@ double UnixSeconds() {
 
 double Real(std::int64_t number) { return static_cast<double>(number); }
 
+void AddByRank(const metrics::Quantity& quantity, const std::vector<double>& values,
+               metrics::Record& record) {
+  for (std::size_t rank = 0; rank < values.size(); ++rank)
+    record.values.push_back({&quantity, values[rank], fmt::format("{}", rank)});
+}
+
 void AddByName(const metrics::Quantity& quantity, const std::vector<std::pair<std::string, double>>& values,
                metrics::Record& record) {
   for (const auto& [name, value] : values) record.values.push_back({&quantity, value, name});
@@ -74,8 +80,9 @@ metrics::Record RecordOf(const IterationReport& report, const RunFacts& facts) {
       {&metrics::kWorldSize, Real(facts.devices)},
       {&metrics::kIterations, Real(report.iterations)}};
   AddByName(metrics::kMetric, report.metrics, record);
-  for (std::size_t rank = 0; rank < report.rank_busy_ms.size(); ++rank)
-    record.values.push_back({&metrics::kRankBusy, report.rank_busy_ms[rank], fmt::format("{}", rank)});
+  AddByRank(metrics::kRankBusy, report.rank_busy_ms, record);
+  AddByRank(metrics::kRankClock, report.rank_clock_mhz, record);
+  AddByRank(metrics::kRankTemperature, report.rank_temperature_c, record);
   return record;
 }
 

@@ -50,6 +50,9 @@ struct IterationReport {
   std::optional<std::int64_t> device_bytes = {};  // in use on rank 0's device, by all that run there
   // By rank, in a run of several, of iterations that are logged: executor::IterationResult::busy_ms.
   std::vector<double> rank_busy_ms = {};
+  // Likewise, also in a run of one rank, of the ranks' devices (state::DeviceHealth); NaN where one says nothing, none where all do.
+  std::vector<double> rank_clock_mhz = {};
+  std::vector<double> rank_temperature_c = {};
   std::time_t ended = std::time(nullptr);
 };
 

@@ -102,8 +102,8 @@ class Training {
     if (resume && end_.iteration >= run_.recipe.iterations()) {
       return NothingToTrain(*resume);
     }
-    ASSIGN_OR_RETURN(const std::optional<Position> kept, AgreeOnKept(run_, resume ? end_.iteration : 1));
-    if (kept) end_.iteration = kept->iteration;
+    ASSIGN_OR_RETURN(const std::optional<KeptState> kept, AgreeOnKept(run_, resume ? end_.iteration : 1));
+    if (kept) end_.iteration = kept->position.iteration;
     std::optional<StartPoint> start;
     // A run that goes on from memory may go back to its beginning.
     if (!resume && (!kept || run_.recipe.guard.rewinds())) {
@@ -203,8 +203,8 @@ class Training {
   }
 
   // They come while kernels and weights are made ready.
-  void AskForFirstSamples(const std::optional<Position>& kept, const std::optional<ResumePoint>& resume) {
-    const std::int64_t first = kept     ? kept->consumed_samples
+  void AskForFirstSamples(const std::optional<KeptState>& kept, const std::optional<ResumePoint>& resume) {
+    const std::int64_t first = kept     ? kept->position.consumed_samples
                                : resume ? resume->reader.metadata().consumed_samples
                                         : 0;
     const std::optional<std::int64_t> own = run_.device.rank;
@@ -212,7 +212,7 @@ class Training {
       AskForSamples(run_.plan, *run_.source, data::Split::kTrain, first, rank);
   }
 
-  absl::Status TrainFrom(const std::optional<Position>& kept, const std::optional<ResumePoint>& resume,
+  absl::Status TrainFrom(const std::optional<KeptState>& kept, const std::optional<ResumePoint>& resume,
                          const std::optional<StartPoint>& start) {
     const auto begin = Clock::now();
     AskForFirstSamples(kept, resume);
@@ -221,14 +221,14 @@ class Training {
     ASSIGN_OR_RETURN(run_.ranks, state::Ranks::Create(run_.plan, run_.device, run_.Seed(), options));
     const double kernels_ms = MillisecondsSince(begin);
     run_.Begin(launch::Work::kAlone, "the first weights");
-    RETURN_IF_ERROR(PrepareKeeping(run_, kept));
-    ASSIGN_OR_RETURN(const Position position, LoadState(run_, kept, resume, start));
-    if (run_.ranks->executors()[0]->memory_checkpoint().is_open())
-      run_.memory_interval = predict::PredictMemoryCheckpoint(run_.plan, run_.recipe).interval;
+    ASSIGN_OR_RETURN(const Position position, FillRanks(kept, resume, start));
     const double weights_ms = MillisecondsSince(begin) - kernels_ms;
     Saver saver(run_, retention_, resume ? resume->reader.metadata().iteration : 0,
                 resume ? resume->damaged_in_bucket : std::set<std::int64_t>());
     RETURN_IF_ERROR(saver.Prepare());
+    // Until then a host that is lost would cost the iterations since the checkpoint on disk.
+    if (kept && kept->other_layout != nullptr && run_.memory_interval > 0)
+      RETURN_IF_ERROR(Keep(run_, position));
     if (!run_.recipe.logging.sinks.empty()) {
       ASSIGN_OR_RETURN(hosts_, HostsOf(run_));
     }
@@ -251,6 +251,23 @@ class Training {
                        }));
     }
     return absl::OkStatus();
+  }
+
+  // Takes the memory for copies of the state, too.
+  absl::StatusOr<Position> FillRanks(const std::optional<KeptState>& kept,
+                                     const std::optional<ResumePoint>& resume,
+                                     const std::optional<StartPoint>& start) {
+    const bool other_layout = kept && kept->other_layout != nullptr;
+    // Copies of another layout make place for those of this one.
+    if (!other_layout) RETURN_IF_ERROR(PrepareKeeping(run_, kept ? kept->position.iteration : -1));
+    ASSIGN_OR_RETURN(const Position position, LoadState(run_, kept, resume, start));
+    if (other_layout) {
+      RETURN_IF_ERROR(kept->other_layout->Finish(run_));
+      RETURN_IF_ERROR(PrepareKeeping(run_, -1));
+    }
+    if (run_.ranks->executors()[0]->memory_checkpoint().is_open())
+      run_.memory_interval = predict::PredictMemoryCheckpoint(run_.plan, run_.recipe).interval;
+    return position;
   }
 
   // Trains from there to the end, or to an iteration for which the run goes back; no checkpoint is under way afterwards.

@@ -34,6 +34,7 @@ struct RunOptions {
   struct HostCopies {
     int port = 0;  // 0: it keeps none
     std::string token;
+    std::string everywhere = {};  // where hosts keep them, spares too: "HOST:PORT,HOST:PORT"
   };
   HostCopies host_copies = {};
   bool from_disk = false;                      // whatever is in memory

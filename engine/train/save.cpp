@@ -40,13 +40,16 @@ bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
-absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Position>& kept,
+absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<KeptState>& kept,
                                    const std::optional<ResumePoint>& resume,
                                    const std::optional<StartPoint>& start) {
   if (kept) {
-    RETURN_IF_ERROR(
-        run.ranks->Run([](executor::RankExecutor& rank) { return rank.memory_checkpoint().Restore(); }));
-    return *kept;
+    RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
+      if (kept->other_layout == nullptr) return rank.memory_checkpoint().Restore();
+      RETURN_IF_ERROR(rank.SetSteps(kept->position.optimizer_steps));
+      return state::LoadCheckpoint(run.plan, kept->other_layout->state(), true, rank);
+    }));
+    return kept->position;
   }
   Position position;
   if (resume) position = Position::Of(resume->reader.metadata(), run.plan.global_batch);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/checkpoint/store.h"
+#include "engine/train/memory_checkpoints.h"
 #include "engine/train/position.h"
 #include "engine/train/resume.h"
 #include "engine/train/run_context.h"
@@ -19,9 +20,9 @@ namespace engine::train {
 // Whether the recipe wants a checkpoint after this iteration, from 1.
 bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration);
 
-// Fills the ranks from the host's memory, where `kept` is a position of it; from the checkpoint that the run goes on from; where there is none with the first weights, those of
+// Fills the ranks from the hosts' memory, where `kept` is a state in it; from the checkpoint that the run goes on from; where there is none with the first weights, those of
 // `start` among them. Returns where that is.
-absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Position>& kept,
+absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<KeptState>& kept,
                                    const std::optional<ResumePoint>& resume,
                                    const std::optional<StartPoint>& start);
 

@@ -75,7 +75,7 @@ RunFacts FactsOf(const RunContext& run) {
   return facts;
 }
 
-void Announce(const RunContext& run, const std::optional<Position>& kept,
+void Announce(const RunContext& run, const std::optional<KeptState>& kept,
               const std::optional<ResumePoint>& resume, const std::optional<StartPoint>& start) {
   const recipe::Parallelism& p = run.recipe.parallelism;
   run.reporter->Line(
@@ -88,8 +88,12 @@ void Announce(const RunContext& run, const std::optional<Position>& kept,
     for (const std::string& note : start->notes) run.reporter->Note(note);
     run.reporter->Line(start->summary);
   }
-  if (kept)
-    run.reporter->Line(fmt::format("resumed from the hosts' memory after iteration {}", kept->iteration));
+  if (kept) {
+    const OtherLayout* const other = kept->other_layout.get();
+    run.reporter->Line(
+        fmt::format("resumed from the hosts' memory after iteration {}{}", kept->position.iteration,
+                    other == nullptr ? "" : fmt::format(", copied with dp {}", other->layout().dp)));
+  }
   if (kept || !resume) return;
   for (const std::string& note : resume->notes) run.reporter->Note(note);
   run.reporter->Line(fmt::format("resumed from {} after iteration {}", resume->reader.folder(),

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/train/position.h"
+#include "engine/train/memory_checkpoints.h"
 #include "engine/train/resume.h"
 #include "engine/train/run_context.h"
 #include "engine/train/start.h"
@@ -27,9 +27,9 @@ absl::Status PrepareFolder(const RunContext& run);
 
 RunFacts FactsOf(const RunContext& run);
 
-// The log's first lines: plan, layout and data, and from where the run goes on, or from which weights it begins. `kept`: the position
-// of the host's memory from which it does.
-void Announce(const RunContext& run, const std::optional<Position>& kept,
+// The log's first lines: plan, layout and data, and from where the run goes on, or from which weights it begins. `kept`: the state in
+// the hosts' memory from which it does.
+void Announce(const RunContext& run, const std::optional<KeptState>& kept,
               const std::optional<ResumePoint>& resume, const std::optional<StartPoint>& start);
 
 }  // namespace engine::train

@@ -230,9 +230,9 @@ Document ReportOf(const std::vector<ReportedRun>& runs, double now_unix_s) {
   Document report = {
       Title{.level = 1, .text = runs.size() == 1 ? runs[0].name : fmt::format("{} runs", runs.size())}};
   Append(OverviewSection(runs, now_unix_s), &report);
-  constexpr std::array kSections = {CurvesSection,      RanksSection,    EventsSection,      TimeSection,
-                                    PredictionSection,  MemorySection,   EvaluationsSection, TasksSection,
-                                    CheckpointsSection, SettingsSection, RecipesSection};
+  constexpr std::array kSections = {CurvesSection, RanksSection,       GpusSection,     EventsSection,
+                                    TimeSection,   PredictionSection,  MemorySection,   EvaluationsSection,
+                                    TasksSection,  CheckpointsSection, SettingsSection, RecipesSection};
   for (const auto section : kSections) Append(section(runs), &report);
   report.push_back(Text{fmt::format("Written by engine {} on {} from the files of the runs' folders.",
                                     Version(), UtcText(now_unix_s)),

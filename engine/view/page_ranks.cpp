@@ -31,7 +31,7 @@ constexpr std::array<Level, 7> kLevels = {{{0, "below 0.9"},
 
 constexpr std::size_t kMapColumns =
     RankHistory::kMostColumns;  // of a run; of several together four times as many
-constexpr std::size_t kSlowestShown = 5;
+constexpr std::size_t kSlowestShown = 5, kHottestShown = 5;
 
 // The map's geometry, in the units of plots (study/plot.cpp).
 constexpr double kMapWidth = 480, kMapLeft = 46, kMapRight = 470, kMapTop = 8;
@@ -188,6 +188,38 @@ Document RanksSection(const Runs& runs) {
       Text{fmt::format(
                "The {} ranks of each run with the largest means, over the iterations that were logged.",
                kSlowestShown),
+           Text::Kind::kNote}};
+}
+
+Document GpusSection(const Runs& runs) {
+  Table table{.label = "The GPUs that were hottest",
+              .head = {"run", "rank", "mean, °C", "most, °C", "clock, mean, MHz", "least, MHz"}};
+  for (const ReportedRun& run : runs) {
+    const std::vector<RunView::Gpu>& gpus = run.view->gpus;
+    std::vector<std::size_t> order;
+    for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+      if (!gpus[rank].temperature_c.empty() && !gpus[rank].clock_mhz.empty()) order.push_back(rank);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return gpus[a].temperature_c.max > gpus[b].temperature_c.max;
+    });
+    order.resize(std::min(order.size(), kHottestShown));
+    for (const std::size_t rank : order) {
+      const RunView::Gpu& gpu = gpus[rank];
+      table.rows.push_back({{run.name},
+                            {fmt::format("{}", rank)},
+                            {fmt::format("{:.0f}", gpu.temperature_c.mean())},
+                            {fmt::format("{:.0f}", gpu.temperature_c.max)},
+                            {fmt::format("{:.0f}", gpu.clock_mhz.mean())},
+                            {fmt::format("{:.0f}", gpu.clock_mhz.min)}});
+    }
+  }
+  if (table.rows.empty()) return {};
+  return {
+      Title{.text = "GPUs"}, std::move(table),
+      Text{fmt::format("The {} GPUs of each run that were hottest at any time, over the iterations that were "
+                       "logged, as the driver says (NVML).",
+                       kHottestShown),
            Text::Kind::kNote}};
 }
 

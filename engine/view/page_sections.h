@@ -27,6 +27,7 @@ Table PropertyTable(const std::string& label, const Runs& runs, const std::vecto
 Document OverviewSection(const Runs& runs, double now_unix_s);
 Document CurvesSection(const Runs& runs);
 Document RanksSection(const Runs& runs);
+Document GpusSection(const Runs& runs);
 Document EventsSection(const Runs& runs);
 Document TimeSection(const Runs& runs);
 Document PredictionSection(const Runs& runs);

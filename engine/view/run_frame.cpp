@@ -145,6 +145,7 @@ class Frame {
     if (view_.returns > 0) rows.push_back(Row("went back", Rewinds(), Style::kWarning));
     if (view_.time.wall_s() > 0) rows.push_back(Row("goodput", Goodput()));
     AddRanks(&rows);
+    AddGpus(&rows);
     return rows;
   }
 
@@ -273,6 +274,25 @@ class Frame {
     if (options_.columns > before)
       row.push_back({Bars(view_.rank_busy_ms, options_.columns - before, options_.ascii), Style::kCurve});
     rows->push_back(row);
+  }
+
+  // Temperatures and clocks of the newest iteration that was logged; of several ranks the outermost, with their ranks.
+  void AddGpus(std::vector<Line>* rows) const {
+    const auto known = [](std::vector<double> values) {
+      std::erase_if(values, [](double value) { return !std::isfinite(value); });
+      return values;
+    };
+    if (known(view_.rank_temperature_c).empty() || known(view_.rank_clock_mhz).empty()) return;
+    const auto text = [&](const std::vector<double>& values, const char* unit, bool largest,
+                          const char* what) {
+      const std::vector<double> finite = known(values);
+      const auto [least, most] = std::minmax_element(finite.begin(), finite.end());
+      if (values.size() == 1) return fmt::format("{:.0f} {}", *most, unit);
+      const auto rank = std::find(values.begin(), values.end(), largest ? *most : *least) - values.begin();
+      return fmt::format("{:.0f} to {:.0f} {}, rank {} {}", *least, *most, unit, rank, what);
+    };
+    rows->push_back(Row("GPUs", text(view_.rank_temperature_c, "°C", true, "hottest") + "; " +
+                                    text(view_.rank_clock_mhz, "MHz", false, "slowest")));
   }
 
   const RunView& view_;

@@ -112,9 +112,15 @@ struct RunView {
     double seconds = 0, samples = 0;
   };
   std::deque<Recent> recent;
-  double last_evaluation_s = 0, last_save_s = 0;  // how long each took
-  std::vector<double> rank_busy_ms;               // by rank, of the last iteration that was logged
-  std::int64_t world = 0;                         // ranks of the last iteration; 0: not known
+  double last_evaluation_s = 0, last_save_s = 0;           // how long each took
+  std::vector<double> rank_busy_ms;                        // by rank, of the last iteration that was logged
+  std::vector<double> rank_clock_mhz, rank_temperature_c;  // likewise, of GPUs; none: nothing is known
+  // By rank, over all iterations that were logged since the run has had so many ranks.
+  struct Gpu {
+    Range clock_mhz, temperature_c;
+  };
+  std::vector<Gpu> gpus;
+  std::int64_t world = 0;  // ranks of the last iteration; 0: not known
   RankHistory ranks;
   std::optional<EvaluationView> last_evaluation, best_evaluation;
   std::int64_t evaluations = 0, checkpoints = 0, skipped_stretches = 0, faults = 0,

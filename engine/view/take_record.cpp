@@ -39,15 +39,35 @@ void TakeWorld(const object& record, std::int64_t iteration, double began_unix_s
     RunView::Keep(ResizedView{iteration, began_unix_s, before, ranks}, &view->resized_records);
 }
 
-void TakeRanks(const object& record, std::int64_t iteration, RunView* view) {
+// False: the record has no such quantity.
+bool TakeByRank(const object& record, const metrics::Quantity& quantity, std::vector<double>* values) {
   simdjson::dom::array ranks;
-  if (record[metrics::kRankBusy.key].get(ranks) != simdjson::SUCCESS) return;
-  view->rank_busy_ms.clear();
+  if (record[quantity.key].get(ranks) != simdjson::SUCCESS) return false;
+  values->clear();
   for (const element rank : ranks) {
-    double busy = kUnknown;
-    view->rank_busy_ms.push_back(rank.get(busy) == simdjson::SUCCESS ? busy : kUnknown);
+    double value = kUnknown;
+    values->push_back(rank.get(value) == simdjson::SUCCESS ? value : kUnknown);
   }
-  view->ranks.Add(iteration, view->rank_busy_ms);
+  return true;
+}
+
+void TakeGpus(const object& record, RunView* view) {
+  if (!TakeByRank(record, metrics::kRankClock, &view->rank_clock_mhz) ||
+      !TakeByRank(record, metrics::kRankTemperature, &view->rank_temperature_c))
+    return;
+  const std::size_t ranks = std::min(view->rank_clock_mhz.size(), view->rank_temperature_c.size());
+  if (view->gpus.size() != ranks) view->gpus.assign(ranks, {});
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (std::isfinite(view->rank_clock_mhz[rank])) view->gpus[rank].clock_mhz.Add(view->rank_clock_mhz[rank]);
+    if (std::isfinite(view->rank_temperature_c[rank]))
+      view->gpus[rank].temperature_c.Add(view->rank_temperature_c[rank]);
+  }
+}
+
+void TakeRanks(const object& record, std::int64_t iteration, RunView* view) {
+  TakeGpus(record, view);
+  if (TakeByRank(record, metrics::kRankBusy, &view->rank_busy_ms))
+    view->ranks.Add(iteration, view->rank_busy_ms);
 }
 
 // An iteration without an update, which may follow another one.

@@ -9,6 +9,7 @@
 
 #include "engine/base/half.h"
 #include "engine/checkpoint/layout.h"
+#include "engine/checkpoint/read.h"
 #include "engine/cli/cuda_device.h"
 #include "tests/data/temp_dir.h"
 #include "tests/train/testing.h"

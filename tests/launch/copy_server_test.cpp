@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/status.h"
@@ -118,6 +119,60 @@ TEST_CASE("copies on another host: a host gives out those of its own ranks, and 
   CHECK(MemoryCopies::In(file.number(), kTag).size() == 1);
   const absl::Status refused = client.Store(5, copies, 0);
   CHECK(absl::IsResourceExhausted(refused));
+}
+
+TEST_CASE(
+    "copies on another host: any part of any copy is given out, also of a place that the host had before") {
+  Hosts hosts;
+  const std::string new_tag(MemoryCopies::kTagBytes, 'u');
+  std::vector<Descriptor> given_up;
+  given_up.push_back(NewFile());
+  given_up.push_back(NewFile());  // without a copy
+  {
+    MemoryCopies first = OpenCopies(given_up[0], 40'000'000);  // more than one question brings
+    const int place = KeepIn(first, 8);
+    first.MemoryOf(place)[39'000'000] = std::byte{77};
+    hosts.server->SetOwn(4, {given_up[0].number(), given_up[1].number()});
+    const Descriptor others = NewFile();
+    MemoryCopies of_other = OpenCopies(others);
+    REQUIRE(hosts.Client().Store(0, of_other, KeepIn(of_other, 7)).ok());
+  }
+  hosts.server->SetAside(4, std::move(given_up));
+  const Descriptor own = NewFile();
+  hosts.server->SetOwn(0, {own.number()});
+  {
+    absl::StatusOr<MemoryCopies> now = MemoryCopies::Open(own.number(), new_tag, 100);
+    REQUIRE(now.ok());
+    KeepIn(*now, 9);
+  }
+  CopyClient client = hosts.Client();
+  CHECK(IterationsOf(client, 4).empty());  // no rank of now
+  const auto all = [&] {
+    const absl::StatusOr<std::vector<CopyClient::Held>> held = client.ListAll();
+    REQUIRE_MESSAGE(held.ok(), Message(held.status()));
+    std::vector<std::string> lines;
+    for (const CopyClient::Held& copy : *held)
+      lines.push_back(fmt::format("{} {} {} {}", copy.rank, copy.iteration, copy.tag[0], copy.note));
+    return lines;
+  };
+  CHECK(all() == std::vector<std::string>{"0 9 u note 9", "4 8 t note 8", "0 7 t note 7"});
+  std::vector<std::byte> bytes(37'000'000);
+  const CopyClient::Held eighth{.rank = 4, .iteration = 8, .tag = kTag, .note = ""};
+  const absl::Status read = client.Read(eighth, 2'500'000, bytes);
+  REQUIRE_MESSAGE(read.ok(), Message(read));
+  CHECK(bytes.front() == std::byte{8});
+  CHECK(bytes[36'500'000] == std::byte{77});
+  CHECK(bytes.back() == std::byte{8});
+  CHECK(Message(client.Read(eighth, 4'000'000, bytes)).starts_with("refused: bytes "));
+  for (const CopyClient::Held& none :
+       {CopyClient::Held{.rank = 5, .iteration = 8, .tag = kTag, .note = ""},
+        CopyClient::Held{.rank = 4, .iteration = 7, .tag = kTag, .note = ""},
+        CopyClient::Held{.rank = 4, .iteration = 8, .tag = new_tag, .note = ""}})
+    CHECK(Message(client.Read(none, 0, bytes)) == "refused: it has no such copy");
+  REQUIRE(client.ForgetOthers(new_tag).ok());
+  CHECK(all() == std::vector<std::string>{"0 9 u note 9"});
+  REQUIRE(client.ForgetOthers(kTag).ok());
+  CHECK(all().empty());
 }
 
 TEST_CASE("copies on another host: strangers, too many ranks, too large ones and altered bytes are refused") {

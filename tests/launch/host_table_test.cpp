@@ -59,7 +59,8 @@ struct TestTable {
                 .ranks_at = "r" + std::to_string(host),
                 .generation = generation,
                 .node = node,
-                .size = of},
+                .size = of,
+                .copies_at = host == 2 ? "" : "c" + std::to_string(host)},
                now);
   }
   void End(std::int64_t host, const HostEnd& end) {
@@ -78,6 +79,7 @@ struct TestTable {
     text = news->text;
     ranks_at = news->ranks_at;
     size = news->size;
+    copies_at = news->copies_at;
     CHECK(news->from_disk == from_disk);
     return news->nodes;
   }
@@ -91,7 +93,7 @@ struct TestTable {
   std::vector<std::int64_t> asked;  // for so many
   std::int64_t least = 0;           // and at least on so many
   bool from_disk = false;
-  std::string text, ranks_at;
+  std::string text, ranks_at, copies_at;
   AttemptSize size;
   HostTable table;
 };
@@ -282,7 +284,8 @@ TEST_CASE("host table: without a spare the run goes on with fewer data-parallel 
     SUBCASE("there is one") {
       t.fits = AttemptSize{.nodes = 3, .dp = 6};
       CHECK(t.PlacesNow() == Places{{0, 0}, {3, 1}, {2, 2}});
-      CHECK(t.from_disk);
+      CHECK(!t.from_disk);
+      CHECK(t.copies_at == "c0,c3");  // of those that are here and keep any
       CHECK(t.size == *t.fits);
       CHECK(
           t.text ==
@@ -303,7 +306,8 @@ TEST_CASE("host table: without a spare the run goes on with fewer data-parallel 
         CHECK(t.IsQuiet());
         t.End(3, t.EndOf(137, "killed"));
         CHECK(t.PlacesNow() == Places{{0, 0}, {3, 1}, {2, 2}, {1, 3}});
-        CHECK(t.from_disk);
+        CHECK(!t.from_disk);
+        CHECK(t.copies_at == "c0,c1,c3");
         CHECK(t.size == AttemptSize{.nodes = 4, .dp = 8});
         CHECK(t.text ==
               "attempt 2; on 4 hosts instead of 3, with dp 8 instead of 6 and the same global batch; host 1 "

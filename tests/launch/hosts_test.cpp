@@ -36,6 +36,35 @@ std::vector<double> LossNumbersOf(const std::string& out) {
 
 bool IsPortFree(int port) { return Listen({"127.0.0.1", port}).ok(); }
 
+// Losses and the last checkpoint are those of a run of `ranks` that a person resumes from the checkpoint of that iteration: `whole` is a run with
+// checkpoints of every iteration, `settings` are of both.
+void CheckAsByHand(const TinyRun& tiny, const std::string& whole, int iteration, const std::string& settings,
+                   int ranks) {
+  const std::string by_hand = tiny.out + "_by_hand";
+  std::filesystem::remove_all(by_hand);
+  std::filesystem::copy(whole, by_hand, std::filesystem::copy_options::recursive);
+  for (int later = iteration + 1; later <= 8; ++later)
+    std::filesystem::remove_all(fmt::format("{}/checkpoints/iteration_{:07}", by_hand, later));
+  REQUIRE(RunProgram(fmt::format("run {}{}{}--set parallelism.dp={} --out {}", tiny.recipe, kKept, settings,
+                                 ranks, by_hand))
+              .exit_code == 0);
+  CHECK(LossesOf(tiny.out) == LossesOf(by_hand));
+  CHECK(ShardsOf(tiny.out, 8) == ShardsOf(by_hand, 8));
+  // Sums over the batch in another order: float32's epsilon, 1.2e-7, times a few iterations of AdamW.
+  const std::vector<double> losses = LossNumbersOf(tiny.out);
+  const std::vector<double> undisturbed = LossNumbersOf(whole);
+  REQUIRE(losses.size() == 8);
+  for (int i = 0; i < 8; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    CHECK(std::abs(losses[at] - undisturbed[at]) <= (i < iteration ? 0 : 1e-5 * undisturbed[at]));
+  }
+}
+
+const std::string kOfTwelve =
+    " --set training.global_batch=12 --set training.micro_batch=1 --set checkpoint.background=false "
+    "--set checkpoint.keep=9 --threads 2 ";
+const std::string kEach = "--set checkpoint.interval=1 ";  // on disk, after each iteration
+
 }  // namespace
 
 TEST_CASE(
@@ -86,40 +115,70 @@ TEST_CASE("spares: four hosts lose two that are each other's partners, and go on
   CHECK(!HasOrphans(tiny));
 }
 
-TEST_CASE("fewer hosts: without a spare the run goes on with fewer data-parallel ranks, from the disk") {
+TEST_CASE(
+    "fewer hosts: without a spare the run goes on with fewer data-parallel ranks, from the memory of those "
+    "that are left") {
   const TinyRun tiny;
-  const std::string twelve =
-      " --set training.global_batch=12 --set training.micro_batch=1 --set checkpoint.interval=2 "
-      "--set checkpoint.background=false --set checkpoint.keep=9 --threads 2 ";
-  const std::string four = twelve + "--set parallelism.dp=4 ";
-  const std::string whole = tiny.out + "_whole";
-  REQUIRE(RunProgram("run " + tiny.recipe + kKept + four + "--out " + whole).exit_code == 0);
-  EmulatedHosts hosts(
-      tiny, "--min-nodes 3 --last-call-timeout 0.1 --fault rank=0,iteration=6,at=forward,kind=hang:60" + four,
-      {.nodes = 4});
-  REQUIRE_MESSAGE(WaitForFault(tiny.out), hosts.At(0).log());
-  hosts.At(0).KillAll();  // the one that leads
-  for (const int host : {1, 2, 3}) CHECK_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
-  CHECK_MESSAGE(Contains(hosts.At(1).log(),
-                         "on 3 hosts instead of 4, with dp 3 instead of 4 and the same global batch; host "),
-                hosts.At(1).log());
-  CHECK(!HasOrphans(tiny));
-  // The oracle: what a person would do by hand.
-  const std::string by_hand = tiny.out + "_by_hand";
-  std::filesystem::copy(whole, by_hand, std::filesystem::copy_options::recursive);
-  for (const char* later : {"6", "8"}) {
-    std::filesystem::remove_all(by_hand + "/checkpoints/iteration_000000" + later);
+  // ZeRO's shards are on one rank and its partner's host; without it each rank has all.
+  for (const std::string stage : {"0", "1", "3"}) {
+    INFO("ZeRO " << stage);
+    const std::string settings = fmt::format("{}--set parallelism.zero_stage={} ", kOfTwelve, stage);
+    const std::string whole = tiny.out + "_whole" + stage;
+    REQUIRE(RunProgram(fmt::format("run {}{}{}{}--set parallelism.dp=4 --out {}", tiny.recipe, kKept,
+                                   settings, kEach, whole))
+                .exit_code == 0);
+    std::filesystem::remove_all(tiny.out);
+    // None is on disk before the end.
+    EmulatedHosts hosts(tiny,
+                        "--min-nodes 3 --last-call-timeout 0.1 "
+                        "--fault rank=0,iteration=6,at=forward,kind=hang:60 --set parallelism.dp=4" +
+                            settings,
+                        {.nodes = 4});
+    REQUIRE_MESSAGE(WaitForFault(tiny.out), hosts.At(0).log());
+    hosts.At(0).KillAll();  // the one that leads
+    std::string log;
+    for (const int host : {1, 2, 3}) {
+      CHECK_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
+      log += hosts.At(host).log();
+    }
+    CHECK_MESSAGE(
+        Contains(log, "on 3 hosts instead of 4, with dp 3 instead of 4 and the same global batch; host "),
+        log);
+    // The copy of iteration 5 may not have been whole.
+    const auto after = [&](int iteration) {
+      return log.find(fmt::format("resumed from the hosts' memory after iteration {}, copied with dp 4\n",
+                                  iteration)) != std::string::npos;
+    };
+    REQUIRE_MESSAGE((after(4) || after(5)), log);
+    CheckAsByHand(tiny, whole, after(5) ? 5 : 4, settings, 3);
   }
-  REQUIRE(RunProgram("run " + tiny.recipe + kKept + twelve + "--set parallelism.dp=3 --out " + by_hand)
-              .exit_code == 0);
-  CHECK(LossesOf(tiny.out) == LossesOf(by_hand));
-  CHECK(ShardsOf(tiny.out, 8) == ShardsOf(by_hand, 8));
-  // Sums over the batch in another order: float32's epsilon, 1.2e-7, times a few iterations of AdamW.
-  const std::vector<double> losses = LossNumbersOf(tiny.out);
-  const std::vector<double> undisturbed = LossNumbersOf(whole);
-  REQUIRE(losses.size() == 8);
-  for (std::size_t i = 0; i < 8; ++i)
-    CHECK(std::abs(losses[i] - undisturbed[i]) <= (i < 4 ? 0 : 1e-5 * undisturbed[i]));
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("fewer hosts: two that are each other's partners are lost, and the run goes on from the disk") {
+  const TinyRun tiny;
+  const std::string settings = kOfTwelve + "--set training.global_batch=15 --set checkpoint.interval=2 ";
+  const std::string whole = tiny.out + "_whole";
+  REQUIRE(
+      RunProgram("run " + tiny.recipe + kKept + settings + kEach + "--set parallelism.dp=5 --out " + whole)
+          .exit_code == 0);
+  EmulatedHosts hosts(tiny,
+                      "--min-nodes 3 --last-call-timeout 0.1 "
+                      "--fault rank=1,iteration=6,at=forward,kind=hang:60 --set parallelism.dp=5" +
+                          settings,
+                      {.nodes = 5});
+  REQUIRE_MESSAGE(WaitForFault(tiny.out), hosts.At(0).log());
+  hosts.At(1).KillAll();
+  hosts.At(3).KillAll();
+  for (const int host : {0, 2, 4}) CHECK_MESSAGE(hosts.At(host).Wait(60) == 0, hosts.At(host).log());
+  const std::string log = hosts.At(0).log();
+  CHECK_MESSAGE(Contains(log, "on 3 hosts instead of 5, with dp 3 instead of 5"), log);
+  CHECK_MESSAGE(
+      Contains(log, "in the hosts' memory are not gone on from: there is no copy of the state of rank 1\n"),
+      log);
+  CHECK_MESSAGE(Contains(log, "/checkpoints/iteration_0000004 after iteration 4"), log);
+  CheckAsByHand(tiny, whole, 4, settings, 3);
+  CHECK(!HasOrphans(tiny));
 }
 
 TEST_CASE(

@@ -54,6 +54,7 @@ struct Rosters {
     Roster::Options own = options;
     own.host = host;
     own.process = process;
+    own.copies_port = 7000 + static_cast<int>(host);
     Descriptor listener;
     if (host == 0) {
       absl::StatusOr<Descriptor> made = Listen(endpoint);
@@ -166,7 +167,8 @@ TEST_CASE("roster: without a spare all hosts hear of a smaller attempt, and of t
   second = run.Next(2, kLostHere);
   const Roster::Turn smaller = first.get();
   CHECK(smaller.size == AttemptSize{.nodes = 2, .dp = 4});
-  CHECK(smaller.from_disk);
+  CHECK(!smaller.from_disk);
+  CHECK(smaller.copies_at == "127.0.0.1:7001,127.0.0.1:7002");
   CHECK(second.get().size == smaller.size);
 
   run.Start(0, "another");

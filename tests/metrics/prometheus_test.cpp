@@ -88,7 +88,9 @@ TEST_CASE("Prometheus' text: base units, labels, histograms, the last finite num
                                    {&kConsumedSamples, 16},
                                    {&kMetric, 0.5, "balance"},
                                    {&kRankBusy, 12, "0"},
-                                   {&kRankBusy, 13, "1"}}));
+                                   {&kRankBusy, 13, "1"},
+                                   {&kRankClock, 1410, "1"},
+                                   {&kRankTemperature, 88, "1"}}));
   metrics.Take(IterationRecord(3, {{&kElapsed, 1e9}}));
   const std::map<std::string, double> samples = Parsed(metrics.Text());
   const std::string label = R"(run="a \"b\"\\\n")";
@@ -102,6 +104,8 @@ TEST_CASE("Prometheus' text: base units, labels, histograms, the last finite num
   CHECK(value("engine_consumed_samples_total") == 16);
   CHECK(value("engine_metric", R"(,name="balance")") == 0.5);
   CHECK(value("engine_rank_busy_seconds", R"(,rank="1")") == doctest::Approx(0.013));
+  CHECK(value("engine_rank_clock_hertz", R"(,rank="1")") == 1.41e9);
+  CHECK(value("engine_rank_temperature_celsius", R"(,rank="1")") == 88);
   CHECK(value("engine_iteration_seconds_bucket", R"(,le="0.025")") == 0);
   CHECK(value("engine_iteration_seconds_bucket", R"(,le="0.05")") == 1);
   CHECK(value("engine_iteration_seconds_bucket", R"(,le="1")") == 1);

@@ -2,7 +2,8 @@
 """`engine serve` by the program itself, over real sockets: what lm-evaluation-harness' local-completions sends and reads
 (lm_eval/models/openai_completions.py: requests of these shapes, answers read as it reads them), streams, the queue's and the body's
 bounds, time limits, 1,000 malformed bodies, and 200 clients at once of which many leave. Each answer must be the one that the request gets
-alone, and no slot may stay taken.
+alone, and no slot may stay taken. A model in a bucket (tests/storage/object_server.py on loopback) answers as the run's folder does; one that cannot be
+read there is one error.
 
 usage: serve.py ENGINE    ENGINE_SERVE_SOAK: seconds of the 200 clients, 3 without it
 """
@@ -19,6 +20,10 @@ import sys
 import tempfile
 import threading
 import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "storage"))
+import object_server  # noqa: E402
 
 RECIPE = """[model]
 layers = 1
@@ -55,9 +60,9 @@ def check(truth, *what):
 class Server:
     """The program, listening at a port of its own choice."""
 
-    def __init__(self, engine, run, *options):
+    def __init__(self, engine, run, *options, environment=None):
         self.process = subprocess.Popen([engine, "serve", run, "--port", "0", *options], stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
+                                        stderr=subprocess.STDOUT, text=True, env=environment)
         self.output, self.port = "", None
         for line in self.process.stdout:
             self.output += line
@@ -349,6 +354,35 @@ def bounds(engine, run):
     server.stop()
 
 
+def from_bucket(engine, folder):
+    """A run whose checkpoints are in a bucket alone, by its newest."""
+    bucket = object_server.Server()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment = kept | bucket.environment() | {"ENGINE_CACHE": str(folder / "cache")}
+    checkpoints = folder / "run" / "checkpoints"
+    newest = sorted(path.name for path in checkpoints.iterdir())[-1]
+    for path in (checkpoints / newest).rglob("*"):
+        if path.is_file():
+            bucket.put(f"runs/served/{path.relative_to(checkpoints)}", path.read_bytes())
+    ask = {"prompt": "9 bottles", "max_tokens": 12, "temperature": 0, "logprobs": 1}
+    answers = []
+    for run in (str(folder / "run"), "s3://runs/served", f"s3://runs/served/{newest}"):
+        server = Server(engine, run, environment=environment)
+        try:
+            answers.append(server.complete(**ask)["choices"])
+            server.stop()
+        finally:
+            if server.process.poll() is None:
+                server.process.kill()
+        check(run.startswith("s3://") == (f"note: s3://runs/served/{newest} is read from its copy, " in server.output), server.output)
+    check(answers[0] == answers[1] == answers[2], "answers from the folder and from the bucket", answers)
+    fetched = [request["path"] for request in bucket.log if request["method"] == "GET" and "rank_" in request["path"]]
+    check(fetched, "nothing was read from the bucket")
+    for run, part in (("s3://runs/nothing", "s3://runs/nothing holds no checkpoint"), ("s3://runs", "names a bucket")):
+        refused = subprocess.run([engine, "serve", run, "--port", "0"], env=environment, capture_output=True, text=True, timeout=60)
+        check(refused.returncode == 1 and part in refused.stderr, run, refused)
+
+
 def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as name:
@@ -369,6 +403,7 @@ def main():
                 server.stop()
                 if not layout:
                     bounds(engine, str(folder / "run"))
+                    from_bucket(engine, folder)
             except Failed as failure:
                 sys.exit(f"serve.py {' '.join(layout)}: {failure}")
             finally:

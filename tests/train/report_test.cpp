@@ -139,6 +139,13 @@ TEST_CASE("metrics.jsonl: the ranks' times of an iteration that is logged") {
   line.rank_busy_ms = {11.5, 12.25};
   reporter->Iteration(line);
   CHECK(data::ReadFile(folder / "metrics.jsonl").ends_with("\"rank_busy_ms\":[11.5,12.25]}\n"));
+  line.iteration = 2;
+  line.rank_clock_mhz = {1980, std::nan("")};
+  line.rank_temperature_c = {63, std::nan("")};
+  reporter->Iteration(line);
+  CHECK(data::ReadFile(folder / "metrics.jsonl")
+            .ends_with("\"rank_busy_ms\":[11.5,12.25],\"rank_clock_mhz\":[1980.0,null],"
+                       "\"rank_temperature_c\":[63.0,null]}\n"));
 }
 
 TEST_CASE("the log has the first and the last iteration, and those of the interval") {

@@ -156,8 +156,9 @@ inline std::vector<nlohmann::json> LossMetrics(const std::string& out) {
 inline std::string TimelessMetrics(const std::string& out) {
   std::string text;
   for (nlohmann::json& line : LossMetrics(out)) {
-    for (const char* key : {"timestamp", "elapsed_ms", "data_wait_ms", "tokens_per_second",
-                            "tflops_per_device", "rank_busy_ms", "resumed_iteration"})
+    for (const char* key :
+         {"timestamp", "elapsed_ms", "data_wait_ms", "tokens_per_second", "tflops_per_device", "rank_busy_ms",
+          "rank_clock_mhz", "rank_temperature_c", "resumed_iteration"})
       line.erase(key);
     text += line.dump() + "\n";
   }

@@ -238,4 +238,25 @@ TEST_CASE("frame: a rank that takes longer than the others is named") {
   CHECK(ranks()[2].text == "▃ █▃");
 }
 
+TEST_CASE("frame: temperatures and clocks of GPUs, of several the outermost") {
+  const MadeUpRun run;
+  std::string text;
+  const auto gpus = [&] {
+    const RunReader reader = ReaderOf(run, text);
+    for (const Line& line : RunFrame(reader.view(), FrameOptions{})) {
+      if (line[0].text.starts_with("GPUs")) return line[1].text;
+    }
+    return std::string();
+  };
+  text = R"({"iteration":1,"loss":1,"rank_clock_mhz":[null,null],"rank_temperature_c":[null,null]})"
+         "\n";
+  CHECK(gpus().empty());
+  text += R"({"iteration":2,"loss":1,"rank_clock_mhz":[1980,null,1410],"rank_temperature_c":[61,null,88]})"
+          "\n";
+  CHECK(gpus() == "61 to 88 °C, rank 2 hottest; 1410 to 1980 MHz, rank 2 slowest");
+  text += R"({"iteration":3,"loss":1,"rank_clock_mhz":[1755],"rank_temperature_c":[63]})"
+          "\n";
+  CHECK(gpus() == "63 °C; 1755 MHz");
+}
+
 }  // namespace engine::view

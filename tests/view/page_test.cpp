@@ -263,6 +263,23 @@ TEST_CASE("page: a map of the ranks by time, in the colours of their busy times"
   CHECK(CountIn(PageOf({&alone.view()}), "<h2>Ranks</h2>") == 0);
 }
 
+TEST_CASE("page: the hottest GPUs, where GPUs tell it") {
+  const MadeUpRun run;
+  const RunReader reader = PageReader(
+      run, R"({"iteration":1,"loss":1,"rank_clock_mhz":[1980,1980,null],"rank_temperature_c":[61,70,null]})"
+           "\n"
+           R"({"iteration":2,"loss":1,"rank_clock_mhz":[1980,1410,null],"rank_temperature_c":[63,88,null]})"
+           "\n");
+  const std::string page = PageOf({&reader.view()});
+  CHECK(Has(page, "<h2>GPUs</h2>"));
+  CHECK(Has(
+      page,
+      "<tr><th scope=\"row\">made-up</th><td>1</td><td>79</td><td>88</td><td>1695</td><td>1410</td></tr>\n"
+      "<tr><th scope=\"row\">made-up</th><td>0</td><td>62</td><td>63</td><td>1980</td><td>1980</td></tr>"));
+  const RunReader without = PageReader(run, R"({"iteration":1,"loss":1})");
+  CHECK(CountIn(PageOf({&without.view()}), "<h2>GPUs</h2>") == 0);
+}
+
 TEST_CASE("page: the map of many ranks stays small, and says what shares a row") {
   const MadeUpRun run;
   std::string text;
