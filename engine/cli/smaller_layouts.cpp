@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/units.h"
 #include "engine/recipe/batch_size.h"
 
 namespace engine::cli {
@@ -32,7 +31,13 @@ std::vector<std::int64_t> ByTime(std::int64_t most, const recipe::Recipe& recipe
   std::vector<std::int64_t> ranks;
   for (std::int64_t dp = most; dp > 0; --dp) ranks.push_back(dp);
   const auto key = [&](std::int64_t dp) {
-    return std::pair(CeilDiv(recipe.training.global_batch, SamplesAtOnce(dp, recipe)), !Divides(dp, recipe));
+    const bool pads = !Divides(dp, recipe);
+    recipe::Recipe smaller;
+    smaller.training = recipe.training;
+    smaller.training.pad_batch |= pads;
+    smaller.parallelism = recipe.parallelism;
+    smaller.parallelism.dp = dp;
+    return std::pair(smaller.microbatches(), pads);
   };
   std::stable_sort(ranks.begin(), ranks.end(),
                    [&](std::int64_t a, std::int64_t b) { return key(a) < key(b); });

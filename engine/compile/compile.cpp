@@ -21,9 +21,10 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options,
   plan.vocab_rows = policy.vocab_rows;
   for (const std::int64_t batch : policy.batch_sizes) {
     if (!policy.training) break;
-    const std::int64_t turns = CeilDiv(batch, policy.microbatch_samples * policy.halves);
-    plan.programs.push_back(
-        {.form = plan::kTrainForm, .microbatches = turns * policy.halves, .global_batch = batch});
+    const std::int64_t whole = CeilDiv(batch, policy.microbatch_samples * policy.halves) * policy.halves;
+    plan.programs.push_back({.form = plan::kTrainForm,
+                             .microbatches = batch == policy.global_batch ? policy.microbatches : whole,
+                             .global_batch = batch});
   }
   if (options.evaluation) {
     plan.programs.push_back({.form = plan::kEvaluateForm,

@@ -405,8 +405,11 @@ struct Recipe {
     const std::int64_t multiple = model.vocab_multiple * parallelism.tp;
     return (model.vocab + multiple - 1) / multiple * multiple;
   }
-  std::int64_t microbatches() const {  // of the whole global batch
-    return CeilDiv(training.global_batch, training.micro_batch * parallelism.dp * parallelism.ep);
+  // Of the whole global batch. Padded ones come in groups of pp where the schedule is interleaved, which wants them so.
+  std::int64_t microbatches() const {
+    const bool groups = training.pad_batch && parallelism.virtual_stages > 1;
+    return RoundUp(CeilDiv(training.global_batch, training.micro_batch * parallelism.dp * parallelism.ep),
+                   groups ? parallelism.pp : 1);
   }
   // The length of the training (recipe/batch_size.cpp).
   std::int64_t iterations() const;

@@ -35,6 +35,7 @@ recipe::Recipe RecipeOf(const RunContext& run, const Layout& layout) {
   recipe::Recipe recipe = run.recipe;
   recipe.parallelism.dp = layout.dp;
   recipe.cluster.nodes = layout.nodes;
+  recipe.training.pad_batch = layout.pad_batch;
   return recipe;
 }
 
@@ -44,7 +45,7 @@ absl::StatusOr<Layout> LayoutOf(const std::string& note) {
     const bool is_there = json.is_object() && json.contains(key) && json[key].is_number_integer();
     return is_there ? json[key].get<std::int64_t>() : -1;
   };
-  const Layout layout{.dp = number("dp"), .nodes = number("nodes")};
+  const Layout layout{.dp = number("dp"), .nodes = number("nodes"), .pad_batch = number("pad_batch") == 1};
   if (layout.dp < 1 || layout.nodes < 0) return DataLoss("a copy of no layout: {}", note);
   return layout;
 }
@@ -60,6 +61,7 @@ std::string NoteOf(const RunContext& run, const Position& position) {
   nlohmann::json note = nlohmann::json::parse(position.ToText());
   note["dp"] = run.recipe.parallelism.dp;
   note["nodes"] = run.recipe.cluster.nodes;
+  note["pad_batch"] = run.recipe.training.pad_batch ? 1 : 0;
   return note.dump();
 }
 

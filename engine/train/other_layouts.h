@@ -20,6 +20,7 @@ namespace engine::train {
 struct Layout {
   std::int64_t dp = 0;
   std::int64_t nodes = 0;  // cluster.nodes
+  bool pad_batch = false;  // training.pad_batch
 };
 
 // The tag of copies in memory (base/memory_copies.h): runs whose copies fit each other's arenas, and that mean the same.

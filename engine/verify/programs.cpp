@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 
 #include "engine/verify/text.h"
 #include "engine/verify/verify.h"
@@ -6,11 +8,13 @@
 namespace engine::verify {
 namespace {
 
-// Whether microbatches of `samples` have room for a batch, and none of them, or of their halves, is without any of it: behind its
-// last sample there may be empty ones (training.pad_batch).
-bool IsRoomFor(std::int64_t batch, std::int64_t microbatches, std::int64_t samples, std::int64_t halves) {
+// Whether microbatches of `samples` have room for a batch, and none of them, or of the groups in which they come, is without any of
+// it: behind its last sample there may be empty ones (training.pad_batch).
+bool IsRoomFor(std::int64_t batch, std::int64_t microbatches, std::int64_t samples, const plan::Plan& plan) {
+  const bool interleaved = plan.stages[0].chunks.size() > 1;
+  const std::int64_t group = plan.halves * (interleaved ? std::ssize(plan.stages) : 1);
   const std::int64_t empty = microbatches * samples - batch;
-  return batch > 0 && empty >= 0 && empty < samples * halves;
+  return batch > 0 && empty >= 0 && empty < samples * group;
 }
 
 absl::Status Size(const plan::Plan& plan, std::int32_t program) {
@@ -21,7 +25,7 @@ absl::Status Size(const plan::Plan& plan, std::int32_t program) {
                     spec.microbatches, halves);
   }
   const std::int64_t samples = plan.SamplesOf(spec.form);
-  if (!IsRoomFor(spec.global_batch, spec.microbatches, samples, halves)) {
+  if (!IsRoomFor(spec.global_batch, spec.microbatches, samples, plan)) {
     return Internal("{}: {} microbatches of {} samples are no {} samples", plan.ProgramName(program),
                     spec.microbatches, samples, spec.global_batch);
   }
@@ -93,7 +97,7 @@ bool RunsForward(const plan::Plan& plan) {
 absl::Status VerifyPrograms(const plan::Plan& plan) {
   RETURN_IF_ERROR(Forms(plan));
   if (!RunsForward(plan)) return Internal("no program evaluates");
-  if (!IsRoomFor(plan.global_batch, plan.microbatches, plan.microbatch_samples, plan.halves)) {
+  if (!IsRoomFor(plan.global_batch, plan.microbatches, plan.microbatch_samples, plan)) {
     return Internal("{} microbatches of {} samples are no global batch of {}", plan.microbatches,
                     plan.microbatch_samples, plan.global_batch);
   }

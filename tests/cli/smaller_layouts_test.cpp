@@ -50,6 +50,20 @@ TEST_CASE("smaller layouts: with samples that are empty, where that saves microb
   // Of eight samples seven ranks have two microbatches, as four have.
   CHECK(first_of(8, 8, 7) == AttemptSize{.nodes = 4, .dp = 4});
   CHECK(tried.back() == Settings{"parallelism.dp=4"});
+  // Interleaved, microbatches come in groups of pp: 31 ranks, and 22 as well, have 192 of 4,096, and 16 have 256.
+  recipe::Recipe interleaved = WithBatch(4096);
+  interleaved.parallelism.dp = 32;
+  interleaved.parallelism.pp = 64;
+  interleaved.parallelism.virtual_stages = 2;
+  tried.clear();
+  SmallerLayouts in_groups(interleaved, 32, [&](const Settings& sets) {
+    tried.push_back(sets);
+    return sets.front() == "parallelism.dp=16";
+  });
+  CHECK(Await(in_groups, 31).dp == 16);
+  REQUIRE(tried.size() > 2);
+  CHECK(tried[0] == Settings{"parallelism.dp=31", "training.pad_batch=true"});
+  CHECK(tried.back() == Settings{"parallelism.dp=16"});
   // Each size of a batch that grows counts.
   recipe::Recipe grows = WithBatch(24);
   grows.parallelism.dp = 4;

@@ -345,7 +345,7 @@ def of_batch(r):
         sizes = r.steps + 1 if r.grows else 1
         if sizes * ((r.start if r.grows else r.batch) + r.batch) // r.step * r.chunks // 2 > 2_000_000:
             yield "too many turns"
-        if interleaved and microbatches % r.pp:
+        if interleaved and not padded and microbatches % r.pp:
             yield "interleaved microbatches do not fill the pipeline"
     iterations, samples = r("training.iterations"), r("training.samples")
     if (iterations > 0) == (samples > 0):

@@ -78,6 +78,7 @@ constexpr MeshCase kMeshes[] = {
     {"dp=3 tp=2 overlap=on micro_batch=4 pad_batch=true"},
     {"dp=3 overlap=on micro_batch=2 pad_batch=true granularity=full"},
     {"micro_batch=3 cp=2 pad_batch=true"},
+    {"dp=3 pp=2 virtual_stages=2 micro_batch=1 pad_batch=true"},  // four microbatches, as the schedule wants two at a time
 };
 
 // With gradients in shards, and with parameters in shards too.
