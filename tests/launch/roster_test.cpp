@@ -47,7 +47,8 @@ struct Rosters {
                      .begins = {}};
     options.coordinator = endpoint;
     options.token = "token";
-    options.heartbeat_timeout = std::chrono::milliseconds(1600);  // threads of a busy machine wait for most of a second
+    options.heartbeat_timeout =
+        std::chrono::milliseconds(1600);  // threads of a busy machine wait for most of a second
     options.stopped_code = kStoppedHere;
   }
   void Start(std::int64_t host, const std::string& process = "p") {
