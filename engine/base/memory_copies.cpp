@@ -49,7 +49,7 @@ struct MemoryCopies::Header {
     std::int64_t iteration;
     char note[kMostNote];
 
-    // Of a file that another process writes meanwhile, too.
+    // The header may be one that another process is writing, so its numbers are not trusted.
     bool IsWhole() const {
       return whole.load() != 0 && note_bytes >= 0 && note_bytes <= static_cast<std::int32_t>(kMostNote);
     }

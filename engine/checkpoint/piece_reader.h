@@ -25,7 +25,7 @@ class PieceReader : public TensorSource {
 
   const std::vector<TensorInfo>& tensors() const override { return manifest_.tensors; }
   const TensorInfo* Find(const std::string& tensor) const override;
-  // What is read, as messages call it: "checkpoint runs/a/checkpoints/iteration_0000100".
+  // The name by which messages call what is read: "checkpoint runs/a/checkpoints/iteration_0000100".
   virtual std::string Name() const = 0;
 
  protected:
@@ -33,7 +33,7 @@ class PieceReader : public TensorSource {
   // Once. Pieces of a tensor cover it exactly once, in order of their files.
   void SetManifest(Manifest manifest);
   const Manifest& manifest() const { return manifest_; }
-  // What reads the file of that number (Manifest::files).
+  // Opens the file of that number (Manifest::files) and returns the function that reads from it.
   virtual absl::StatusOr<ReadAt> OpenFile(int file) const = 0;
   // The type of a tensor's elements in the files: its own, or bf16 or f16 of one of f32.
   virtual DType StoredAs(const TensorInfo& tensor) const { return tensor.dtype; }

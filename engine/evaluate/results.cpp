@@ -34,7 +34,7 @@ Mean MeanOf(const std::vector<double>& values) {
   return mean;
 }
 
-// Of something that grows `slope` times as fast as the mean.
+// The measure whose value is a function of the mean, with that derivative (`slope`) by it.
 Measure MeasureOf(std::string name, double value, const Mean& mean, double slope = 1) {
   Measure measure{.name = std::move(name), .value = value, .deviations = mean.deviations};
   for (double& deviation : measure.deviations) deviation *= slope;

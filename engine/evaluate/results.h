@@ -28,7 +28,7 @@ struct Measure {
   std::optional<double> standard_error = {};
   std::optional<std::pair<double, double>> interval =
       {};  // in which the value lies with a confidence of 95 %
-  // Of each example, or of each row of the only text, how far it moves the value from what the others make it: their sum is 0, and
+  // A number for each example, or for each row of the only text: how far it moves the value from what the others make it. Their sum is 0, and
   // standard_error is StandardError of them. Where two models had the same units, the differences of their deviations are those of the
   // measures' difference.
   std::vector<double> deviations = {};
@@ -63,8 +63,8 @@ nlohmann::json ToJson(const TaskResult& result);
 // A line of JSON for each example: its line in the task's file, the scores of its rows, and what the model chose.
 std::string SamplesText(const Task& task, std::span<const RowScore> scores);
 
-// What a run's folder keeps of its last evaluation beside the numbers in metrics.jsonl, so that two runs that were asked the same
-// can be compared example by example: the deviations with six digits, of tasks of up to 100,000 units.
+// The text of task_deviations.json in a run's folder: the deviations of the last evaluation's measures, with six digits, of tasks of up
+// to 100,000 units. By them two runs that were asked the same are compared example by example.
 //   {"iteration": 1000, "tasks": {"lambada": {"units": "<hash>", "measures": {"acc": [0.00013,…], …}}, …}}
 std::string DeviationsText(std::int64_t iteration, std::span<const TaskResult> results);
 

@@ -73,7 +73,7 @@ class CopyServer {
     std::int64_t rank = 0;
     std::shared_ptr<File> file;
   };
-  // Of all ranks, those that were set aside too.
+  // The files of all ranks that this host has copies of, also those that SetAside has taken.
   std::vector<RankFile> AllFiles();
   std::vector<RankFile> OwnFiles() const;  // with the mutex held
 
@@ -110,7 +110,7 @@ class CopyClient {
   absl::StatusOr<std::vector<Held>> ListAll();
   // Fills `out` from byte `offset` on of one of these.
   absl::Status Read(const Held& copy, std::int64_t offset, std::span<std::byte> out);
-  // That host forgets copies of other tags, and all that it has kept aside.
+  // Tells the host to forget all copies of other tags, and those that it has set aside.
   absl::Status ForgetOthers(const std::string& tag);
   // Brings a copy of the rank into a file.
   absl::Status Fetch(std::int64_t rank, const std::string& tag, std::int64_t iteration, int file);

@@ -65,6 +65,7 @@ Ranks::~Ranks() {
 
 void Ranks::Leave() {
   for (std::unique_ptr<executor::RankExecutor>& executor : executors_) {
+    if (executor == nullptr) continue;  // it could not be made
     executor->WaitForPrefetch();
     static_cast<void>(executor.release());
   }
