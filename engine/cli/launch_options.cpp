@@ -173,7 +173,15 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   if (turn.from_disk) memory.Forget();
   supervisor.memory_files = memory.files();
   supervisor.copies_port = memory.copies_port();
-  if (turn.generation > 1 && turn.copies_at.size() < kMostCopiesAt) supervisor.copies_at = turn.copies_at;
+  const bool fits = turn.copies_at.size() < kMostCopiesAt;
+  if (turn.generation > 1 && fits) supervisor.copies_at = turn.copies_at;
+  if (turn.generation > 1 && !fits) {
+    Print(stderr,
+          "note: the addresses of all hosts' copies are {} bytes, more than a process is given; with another "
+          "layout the "
+          "run goes on from the disk\n",
+          turn.copies_at.size());
+  }
   supervisor.from_disk = turn.from_disk;
   supervisor.is_restart = turn.generation > 1;
   const bool has_rank_0 = turn.node == 0;
