@@ -49,6 +49,35 @@ TEST_CASE("a tokenizer.json is the same from its compiled copy") {
   CHECK(fs::last_write_time(compiled) == written);
   CHECK(std::distance(fs::directory_iterator(fs::path(compiled).parent_path()), {}) == 1);
 
+  SUBCASE("with each flag of its added tokens") {
+    std::vector<AddedToken> tokens(6);
+    for (int i = 0; i < 6; ++i) {
+      tokens[static_cast<std::size_t>(i)] = {.id = 20 + i,
+                                             .content = std::string(static_cast<std::size_t>(1 + 9 * i), 'x'),
+                                             .single_word = i == 1,
+                                             .lstrip = i == 2,
+                                             .rstrip = i == 3,
+                                             .normalized = i == 4,
+                                             .special = i == 5};
+    }
+    BpeModel model;
+    REQUIRE(model.vocabulary.Add("a", 0));
+    WriteCompiled(compiled, Contents("a"), "{}", model, tokens);
+    const std::optional<CompiledModel> read = ReadCompiled(compiled, Contents("a"));
+    REQUIRE(read.has_value());
+    REQUIRE(read->added_tokens.size() == tokens.size());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      CAPTURE(i);
+      const AddedToken& token = read->added_tokens[i];
+      CHECK(token.id == tokens[i].id);
+      CHECK(token.content == tokens[i].content);
+      CHECK(token.single_word == tokens[i].single_word);
+      CHECK(token.lstrip == tokens[i].lstrip);
+      CHECK(token.rstrip == tokens[i].rstrip);
+      CHECK(token.normalized == tokens[i].normalized);
+      CHECK(token.special == tokens[i].special);
+    }
+  }
   SUBCASE("not where it is of other contents") {
     const std::string other = std::string(kSmallTokenizer) + " ";
     CHECK(!ReadCompiled(compiled, Contents(other)).has_value());

@@ -4,9 +4,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,7 +19,7 @@ namespace engine::tokenizer {
 namespace {
 
 // The first bytes of the file; the last two digits are the version of all that is behind them.
-constexpr std::array<char, 8> kMagic = {'E', 'N', 'G', 'T', 'O', 'K', '0', '2'};
+constexpr std::array<char, 8> kMagic = {'E', 'N', 'G', 'T', 'O', 'K', '0', '3'};
 
 struct Header {
   std::array<char, 8> magic;
@@ -47,13 +49,53 @@ bool Take(std::string_view* from, std::string_view* bytes) {
 
 // False where there is none of a vocabulary of this size.
 bool TakeMerges(std::string_view bytes, std::int32_t vocabulary, MergeTable* merges) {
-  const auto is_token = [vocabulary](std::int32_t id) { return id >= 0 && id < vocabulary; };
-  merges->Reserve(bytes.size() / sizeof(Merge));
-  for (; !bytes.empty(); bytes.remove_prefix(sizeof(Merge))) {
-    Merge merge;
-    std::memcpy(&merge, bytes.data(), sizeof merge);
-    if (!is_token(merge.left) || !is_token(merge.right) || !is_token(merge.product) || !merges->Put(merge))
-      return false;
+  if (bytes.size() % sizeof(Merge) != 0) return false;
+  const std::span list(reinterpret_cast<const Merge*>(bytes.data()), bytes.size() / sizeof(Merge));
+  std::uint32_t largest = 0;  // of all ids; one below 0 is a large number
+  for (const Merge& merge : list) {
+    for (const std::int32_t id : {merge.left, merge.right, merge.product})
+      largest = std::max(largest, static_cast<std::uint32_t>(id));
+  }
+  if (!list.empty() && largest >= static_cast<std::uint32_t>(vocabulary)) return false;
+  merges->Fill(list);
+  return true;
+}
+
+// An added token as it is kept, with its content behind it.
+struct AddedTokenHead {
+  std::int32_t id;
+  std::uint32_t flags;  // bits: single_word, lstrip, rstrip, normalized, special
+  std::uint64_t bytes;
+};
+
+std::string BytesOf(const std::vector<AddedToken>& tokens) {
+  std::string bytes;
+  for (const AddedToken& token : tokens) {
+    std::uint32_t flags = 0;
+    for (const bool flag : {token.special, token.normalized, token.rstrip, token.lstrip, token.single_word})
+      flags = flags << 1 | static_cast<std::uint32_t>(flag);
+    const AddedTokenHead head = {token.id, flags, token.content.size()};
+    bytes.append(reinterpret_cast<const char*>(&head), sizeof head);
+    bytes += token.content;
+  }
+  return bytes;
+}
+
+bool TakeAddedTokens(std::string_view bytes, std::vector<AddedToken>* tokens) {
+  while (!bytes.empty()) {
+    AddedTokenHead head;
+    if (bytes.size() < sizeof head) return false;
+    std::memcpy(&head, bytes.data(), sizeof head);
+    bytes.remove_prefix(sizeof head);
+    if (head.id < 0 || head.id > kMostTokenId || head.bytes > bytes.size()) return false;
+    tokens->push_back({.id = head.id,
+                       .content = std::string(bytes.substr(0, head.bytes)),
+                       .single_word = (head.flags & 1) != 0,
+                       .lstrip = (head.flags & 2) != 0,
+                       .rstrip = (head.flags & 4) != 0,
+                       .normalized = (head.flags & 8) != 0,
+                       .special = (head.flags & 16) != 0});
+    bytes.remove_prefix(head.bytes);
   }
   return true;
 }
@@ -87,26 +129,30 @@ std::optional<CompiledModel> ReadCompiled(const std::string& file, const Content
   Vocabulary::Tables tables;
   std::string_view rest;
   std::string_view merges;
-  if (!Take(&body, &rest) || !Take(&body, &tables.tokens) || !Take(&body, &tables.spans) ||
-      !Take(&body, &tables.slots) || !Take(&body, &merges) || !body.empty() ||
-      merges.size() % sizeof(Merge) != 0 || !model.vocabulary.SetTables(tables))
+  std::string_view added_tokens;
+  if (!Take(&body, &merges) || !Take(&body, &rest) || !Take(&body, &tables.tokens) ||
+      !Take(&body, &tables.spans) || !Take(&body, &tables.slots) || !Take(&body, &added_tokens) ||
+      !body.empty() || !model.vocabulary.SetTables(tables) ||
+      !TakeMerges(merges, model.vocabulary.size(), &model.merges) ||
+      !TakeAddedTokens(added_tokens, &model.added_tokens))
     return std::nullopt;
   model.rest = rest;
-  return TakeMerges(merges, model.vocabulary.size(), &model.merges) ? std::optional(std::move(model))
-                                                                    : std::nullopt;
+  return model;
 }
 
 void WriteCompiled(const std::string& file, const Contents& contents, std::string_view rest,
-                   const BpeModel& model) {
+                   const BpeModel& model, const std::vector<AddedToken>& added_tokens) {
   const Vocabulary::Tables tables = model.vocabulary.GetTables();
-  std::string text(sizeof(Header), '\0');
-  text.reserve(text.size() + rest.size() + tables.tokens.size() + tables.spans.size() + tables.slots.size() +
-               model.merges.size() * sizeof(Merge) + 5 * sizeof(std::uint64_t));
-  for (const std::string_view bytes : {rest, tables.tokens, tables.spans, tables.slots}) Append(&text, bytes);
-  std::vector<Merge> merges;  // in the order of their places, which are then filled one behind the other
+  std::vector<Merge> merges;  // in an order in which a table is filled fast
   merges.reserve(model.merges.size());
   model.merges.ForEach([&merges](const Merge& merge) { merges.push_back(merge); });
-  Append(&text, {reinterpret_cast<const char*>(merges.data()), merges.size() * sizeof(Merge)});
+  const std::string tokens = BytesOf(added_tokens);
+  std::string text(sizeof(Header), '\0');
+  // Merges come first, so that they lie at a multiple of the size of their numbers.
+  for (const std::string_view bytes :
+       {std::string_view(reinterpret_cast<const char*>(merges.data()), merges.size() * sizeof(Merge)), rest,
+        tables.tokens, tables.spans, tables.slots, std::string_view(tokens)})
+    Append(&text, bytes);
   const std::string_view body = std::string_view(text).substr(sizeof(Header));
   Header header = {};
   header.magic = kMagic;

@@ -1,5 +1,5 @@
-// A copy of a large tokenizer.json that need not be parsed: its vocabulary and its merges as tables, and the rest of it as
-// JSON. It is a file of the cache folder, named by a checksum of the tokenizer.json's contents; one that is damaged, or of
+// A copy of a large tokenizer.json that need not be parsed: its vocabulary, merges and added tokens as tables, and the rest
+// of it as JSON. It is a file of the cache folder, named by a checksum of the tokenizer.json's contents; one that is damaged, or of
 // another version of this program, counts as absent and is written anew.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/data/tokenizer/description.h"
 
@@ -14,9 +15,10 @@ namespace engine::tokenizer {
 
 // A model as it is kept in a compiled copy: a BPE, as no other model has files that are large enough to need one.
 struct CompiledModel {
-  std::string rest;  // the tokenizer.json without model.vocab and model.merges
+  std::string rest;  // the tokenizer.json without model.vocab, model.merges and added_tokens
   Vocabulary vocabulary;
   MergeTable merges;
+  std::vector<AddedToken> added_tokens;
 };
 
 // How much is in a tokenizer.json, and the XXH3 checksum of 128 bits by which its copy knows it.
@@ -35,6 +37,6 @@ std::optional<CompiledModel> ReadCompiled(const std::string& file, const Content
 
 // Makes the folder, too. Where it cannot be written nothing is: the next load takes longer.
 void WriteCompiled(const std::string& file, const Contents& contents, std::string_view rest,
-                   const BpeModel& model);
+                   const BpeModel& model, const std::vector<AddedToken>& added_tokens);
 
 }  // namespace engine::tokenizer

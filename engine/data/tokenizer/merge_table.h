@@ -1,10 +1,12 @@
 // The merges of a byte-pair encoding: which two neighbouring tokens become which one, and how early.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "engine/data/tokenizer/page_array.h"
 #include "engine/data/tokenizer/vocabulary.h"
@@ -49,21 +51,17 @@ class MergeTable {
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // Calls `function` with each merge, in the order in which they lie in memory. Putting them into another table of this
-  // size in that order takes little time.
+  // Calls `function` with each merge, in the order of their slots from the first free one on.
   template <typename Function>
   void ForEach(Function&& function) const {
-    for (std::size_t begin = 0; begin < slots_.size(); begin += kFewestSlots) {
-      // Which slots are full no processor can foresee, so that it is not asked slot by slot.
-      std::uint32_t full = 0;
-      for (std::size_t i = 0; i < kFewestSlots; ++i)
-        full |= static_cast<std::uint32_t>(slots_[begin + i].left_plus_1 != 0) << i;
-      for (; full != 0; full &= full - 1) {
-        const Entry& entry = slots_[begin + static_cast<std::size_t>(std::countr_zero(full))];
-        function(Merge{entry.left_plus_1 - 1, entry.right, entry.product, entry.rank});
-      }
-    }
+    const std::size_t first_free = FirstFree();
+    ForSlots(first_free, slots_.size(), function);
+    ForSlots(0, first_free, function);
   }
+
+  // Puts merges of different pairs into an empty table. In the order in which ForEach of a table with as many slots gives
+  // them that takes a fifth of the time of Put.
+  void Fill(std::span<const Merge> merges);
 
  private:
   struct Entry {
@@ -74,6 +72,26 @@ class MergeTable {
   };
 
   static constexpr std::size_t kFewestSlots = 16;
+  std::size_t FirstFree() const {
+    std::size_t slot = 0;
+    while (slots_[slot].left_plus_1 != 0) ++slot;
+    return slot;
+  }
+  template <typename Function>
+  void ForSlots(std::size_t begin, std::size_t end, Function&& function) const {
+    while (begin < end) {
+      const std::size_t some = std::min(kFewestSlots, end - begin);
+      // Which slots are full no processor can foresee, so that it is not asked slot by slot.
+      std::uint32_t full = 0;
+      for (std::size_t i = 0; i < some; ++i)
+        full |= static_cast<std::uint32_t>(slots_[begin + i].left_plus_1 != 0) << i;
+      for (; full != 0; full &= full - 1) {
+        const Entry& entry = slots_[begin + static_cast<std::size_t>(std::countr_zero(full))];
+        function(Merge{entry.left_plus_1 - 1, entry.right, entry.product, entry.rank});
+      }
+      begin += some;
+    }
+  }
   // What of a hash of 64 bits is not needed to tell so many slots apart.
   static int ShiftOf(std::size_t slots) { return 64 - std::countr_zero(slots); }
   std::size_t HomeOf(std::int32_t left, std::int32_t right) const {

@@ -499,7 +499,8 @@ absl::StatusOr<Description> ReadRoot(JsonFile* file, const std::string& path, Co
   }
   Description description;
   if (!root.failed()) description.model = ReadModel(root["model"], compiled);
-  ReadAddedTokens(root["added_tokens"], &description);
+  compiled != nullptr ? void(description.added_tokens = std::move(compiled->added_tokens))
+                      : ReadAddedTokens(root["added_tokens"], &description);
   ReadParts<Normalizer>(root["normalizer"], "normalizers", ReadNormalizer, &description.normalizers);
   ReadParts<PreTokenizer>(root["pre_tokenizer"], "pretokenizers", ReadPreTokenizer,
                           &description.pre_tokenizers);
@@ -512,7 +513,7 @@ absl::StatusOr<Description> ReadRoot(JsonFile* file, const std::string& path, Co
   return description;
 }
 
-// The file's JSON without the model's vocabulary and merges. Its keys are known by then, and need no escapes.
+// The file's JSON without added tokens and the model's vocabulary and merges. Its keys are known by then, and need no escapes.
 std::string WithoutTables(const JsonPlace& root) {
   const auto object = [](const JsonPlace& place, auto value_of) {
     std::string text = "{";
@@ -530,6 +531,7 @@ std::string WithoutTables(const JsonPlace& root) {
     return is_table ? std::string() : std::string(simdjson::minify(member.value));
   });
   return object(root, [&model](const simdjson::dom::key_value_pair& member) {
+    if (member.key == "added_tokens") return std::string();
     return member.key == "model" ? model : std::string(simdjson::minify(member.value));
   });
 }
@@ -551,7 +553,7 @@ absl::StatusOr<Description> ReadTokenizerJson(const std::string& path, const std
   ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Parse(path, view.bytes()));
   ASSIGN_OR_RETURN(Description description, ReadRoot(file.get(), path, nullptr));
   if (const auto* bpe = std::get_if<BpeModel>(&description.model))
-    WriteCompiled(compiled_file, contents, WithoutTables(file->Root()), *bpe);
+    WriteCompiled(compiled_file, contents, WithoutTables(file->Root()), *bpe, description.added_tokens);
   return description;
 }
 
