@@ -20,10 +20,10 @@
 namespace engine::data {
 namespace {
 
-// How many of each kind; some at each run of the tests, more by hand.
+// How many of each kind.
 int Mutations() {
   const char* number = std::getenv("ENGINE_TEST_MUTATIONS");
-  return number != nullptr ? std::atoi(number) : 200;
+  return number != nullptr ? std::atoi(number) : 1000;
 }
 
 std::string Mutated(const std::string& whole, std::mt19937* random) {

@@ -87,7 +87,8 @@ TEST_CASE("SentencePiece models: ids and texts are SentencePiece's") {
 }
 
 TEST_CASE("damaged SentencePiece models: an error, or a tokenizer that works") {
-  for (const char* kind : {"bpe.model", "unigram.model", "word.model", "bpe_unused.model"})
+  for (const char* kind :
+       {"bpe.model", "unigram.model", "word.model", "char.model", "bpe_unused.model", "unigram_unused.model"})
     DamageModel(data::ReadFile(PiecesData(kind)), 500, kind);
 }
 
