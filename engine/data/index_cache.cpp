@@ -252,24 +252,4 @@ absl::StatusOr<SampleIndex> OpenSampleIndex(const std::string& folder, std::span
   return SampleIndexOf(content);
 }
 
-absl::StatusOr<BlendView> OpenBlendIndex(const std::string& folder, std::span<const double> weights,
-                                         std::int64_t size, std::string* note) {
-  const auto build = [&]() -> absl::StatusOr<Content> {
-    ASSIGN_OR_RETURN(BlendIndex index, BuildBlendIndex(weights, size));
-    const auto owner = std::make_shared<const BlendIndex>(std::move(index));
-    Content content;
-    content.arrays[0] = std::as_bytes(std::span(owner->datasets));
-    content.arrays[1] = std::as_bytes(std::span(owner->samples));
-    content.owner = owner;
-    return content;
-  };
-  const bool keeps = !folder.empty() && size * 10 >= kWorthAFile;
-  Hasher hasher;
-  hasher.Update(weights.data(), weights.size_bytes());
-  hasher.Update(fmt::format("blend {}", size));
-  ASSIGN_OR_RETURN(const Content content,
-                   keeps ? OpenContent(folder, hasher.HexDigest(), build, note) : build());
-  return BlendView{As<std::int16_t>(content.arrays[0]), As<std::int64_t>(content.arrays[1]), content.owner};
-}
-
 }  // namespace engine::data

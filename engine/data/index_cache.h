@@ -1,4 +1,4 @@
-// Orders of samples as files, so that the processes of a host share one, in memory too, and a later run need not build it again.
+// Orders of data sets' samples as files, so that the processes of a host share one, in memory too, and a later run need not build it again.
 //
 // A file KEY.index, little-endian:
 //   u8[16]  "ENGINE INDEX 1" and two zero bytes
@@ -6,18 +6,15 @@
 //   u8[32]  hex digits of the XXH3-128 of the rest of the file
 //   i64[12] nine numbers of the order; the bytes of each of the three arrays that follow
 //   u8[]    the arrays, each on a multiple of 8 bytes
-// Of a data set the numbers are: packed (0 or 1), sequence length, tokens an epoch, epochs, pieces, cut, dropped, tokens of pieces, 0;
-// and the arrays the spans of SampleIndex: shuffle; documents and starts, or pieces and packs. Of a blend the numbers are 0, and the
-// arrays data sets, samples, and nothing.
+// The numbers are: packed (0 or 1), sequence length, tokens an epoch, epochs, pieces, cut, dropped, tokens of pieces, 0; and the arrays
+// the spans of SampleIndex: shuffle; documents and starts, or pieces and packs. A blend of data sets has no file (blend.h).
 #pragma once
 
 #include <absl/status/statusor.h>
 
-#include <memory>
 #include <span>
 #include <string>
 
-#include "engine/data/blend.h"
 #include "engine/data/sample_index.h"
 
 namespace engine::data {
@@ -28,15 +25,5 @@ namespace engine::data {
 // cannot be written, or has no room, is no error: then the index stays in memory, and `note` names the file and says why. Safe to call from many threads.
 absl::StatusOr<SampleIndex> OpenSampleIndex(const std::string& folder, std::span<const std::int32_t> lengths,
                                             const SampleIndexOptions& options, std::string* note);
-
-struct BlendView {  // of a BlendIndex
-  std::span<const std::int16_t> datasets;
-  std::span<const std::int64_t> samples;
-  std::shared_ptr<const void> owner;
-};
-
-// The same for what BuildBlendIndex gives.
-absl::StatusOr<BlendView> OpenBlendIndex(const std::string& folder, std::span<const double> weights,
-                                         std::int64_t size, std::string* note);
 
 }  // namespace engine::data

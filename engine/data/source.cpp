@@ -385,7 +385,7 @@ absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::
     order.shares = {1.0};
     return absl::OkStatus();
   }
-  absl::StatusOr<BlendView> blend = OpenBlendIndex(index_folder_, order.shares, length, &index_note_);
+  absl::StatusOr<std::unique_ptr<Blend>> blend = Blend::Make(order.shares, length);
   if (!blend.ok()) return AtKey(recipe, of.key("weights"), blend.status());
   order.blend = *std::move(blend);
   const double total = std::accumulate(order.shares.begin(), order.shares.end(), 0.0);
@@ -394,9 +394,9 @@ absl::Status Source::BuildOrder(const recipe::Recipe& recipe, Split split, std::
 }
 
 std::pair<std::size_t, std::int64_t> Source::Locate(const Order& order, std::int64_t index) const {
-  if (!order.blend) return {0, index};
-  const auto i = static_cast<std::size_t>(index);
-  return {static_cast<std::size_t>(order.blend->datasets[i]), order.blend->samples[i]};
+  if (order.blend == nullptr) return {0, index};
+  const Blend::Place place = order.blend->At(index);
+  return {static_cast<std::size_t>(place.dataset), place.sample};
 }
 
 absl::Status Source::AppendPiece(const Member& member, const PackedPiece& piece, SampleTokens* sample) const {
@@ -649,8 +649,7 @@ std::string Source::Summary() const {
                         sequence_length_);
     for (std::size_t i = 0; i < order.indices.size(); ++i) {
       const SampleIndex& index = order.indices[i];
-      const std::string share =
-          order.blend.has_value() ? fmt::format("{:.1f} % ", 100 * order.shares[i]) : "";
+      const std::string share = order.blend != nullptr ? fmt::format("{:.1f} % ", 100 * order.shares[i]) : "";
       text += fmt::format("{} {}from {} {} of {} tokens", i == 0 ? "," : ";", share, index.epochs,
                           index.epochs == 1 ? "epoch" : "epochs", WithThousands(index.tokens_per_epoch));
       if (!index.packed) continue;

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/data/blend.h"
 #include "engine/data/fill_in_middle.h"
 #include "engine/data/fingerprint.h"
 #include "engine/data/index_cache.h"
@@ -116,7 +117,7 @@ class Source {
     std::vector<std::size_t> members;  // that it draws from
     std::vector<SampleIndex> indices;  // one per member, as all below
     std::vector<double> shares;        // of the mixture, summing to 1
-    std::optional<BlendView> blend;    // which member's sample; nullopt: the only member's, in order
+    std::unique_ptr<Blend> blend;      // which member's sample; null: the only member's, in order
   };
   // How much of a data set an index is built for: so many samples, or epochs.
   struct Extent {

@@ -128,26 +128,6 @@ TEST_CASE("an index from a file is the one that is built, and is built once") {
   }
 }
 
-TEST_CASE("a blend from a file is the one that is built") {
-  const TempDir dir;
-  const std::vector<double> weights = {0.5, 0.3, 0.2};
-  const BlendIndex built = *BuildBlendIndex(weights, 200000);
-  std::string note;
-  for (int start = 0; start < 2; ++start) {
-    const absl::StatusOr<BlendView> blend = OpenBlendIndex(dir / "cache", weights, 200000, &note);
-    REQUIRE(blend.ok());
-    CHECK(std::equal(blend->datasets.begin(), blend->datasets.end(), built.datasets.begin(),
-                     built.datasets.end()));
-    CHECK(
-        std::equal(blend->samples.begin(), blend->samples.end(), built.samples.begin(), built.samples.end()));
-    CHECK(FilesOf(dir / "cache").size() == 1);
-  }
-  CHECK(OpenBlendIndex(dir / "cache", std::vector<double>{0.5, 0.2, 0.3}, 200000, &note)->datasets[1] !=
-        std::int16_t{-1});
-  CHECK(FilesOf(dir / "cache").size() == 2);
-  CHECK(note.empty());
-}
-
 TEST_CASE("small indices have no files, and a folder that is none is told") {
   const TempDir dir;
   std::string note;

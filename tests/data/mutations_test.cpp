@@ -216,7 +216,7 @@ TEST_CASE("mutated masks of the loss are refused where they stand, or used") {
   }
 }
 
-TEST_CASE("mutated orders of samples and blends are made anew") {
+TEST_CASE("mutated orders of samples are made anew") {
   const TempDir dir(MemoryFolder());
   std::mt19937 random(3);
   std::string note;
@@ -226,14 +226,8 @@ TEST_CASE("mutated orders of samples and blends are made anew") {
     const auto bytes = [](const auto& span) { return std::as_bytes(std::span(span)); };
     return std::equal(bytes(a).begin(), bytes(a).end(), bytes(b).begin(), bytes(b).end());
   };
-  const std::vector<double> weights = {0.3, 0.7};
   // Whether what comes from the folder is what is built without one.
   const auto is_right = [&](const std::string& kind, const std::string& folder) {
-    if (kind == "blend") {
-      const absl::StatusOr<BlendView> kept = OpenBlendIndex(folder, weights, 120'000, &note);
-      const absl::StatusOr<BlendIndex> built = BuildBlendIndex(weights, 120'000);
-      return kept.ok() && same(kept->datasets, built->datasets) && same(kept->samples, built->samples);
-    }
     const SampleIndexOptions options = {.range = {0, 30000},
                                         .sequence_length = 24,
                                         .packs = kind == "packed",
@@ -249,7 +243,7 @@ TEST_CASE("mutated orders of samples and blends are made anew") {
            same(kept->documents, right.documents) && same(kept->starts, right.starts) &&
            same(kept->pieces, right.pieces) && same(kept->packs, right.packs);
   };
-  for (const std::string kind : {"blend", "samples", "packed"}) {
+  for (const std::string kind : {"samples", "packed"}) {
     CAPTURE(kind);
     const std::string folder = dir / kind;
     REQUIRE(is_right(kind, folder));
