@@ -177,7 +177,7 @@ function tokenizers() {
     o200k.pre_tokenizer = {type: 'Sequence', pretokenizers: [{type: 'Split', pattern: {Regex: "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}, behavior: 'Isolated', invert: false}, {type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false}]};
     list.push(made('o200k_words', o200k));
     const other = JSON.parse(JSON.stringify(gpt2));  // patterns without a scanner, with every behaviour
-    for (const [i, [pattern, behavior, invert]] of [['\\d+', 'Removed', false], ['[aeiou]\\w*', 'MergedWithPrevious', false], ['\\s+', 'MergedWithNext', false], ['\\p{L}+', 'Contiguous', true], ['(?=[A-Z])', 'Isolated', false], ['(?i:the)|\\p{P}', 'Removed', true]].entries()) {
+    for (const [i, [pattern, behavior, invert]] of [[' ?[^(\\s|[.,!?…。，、।۔،])]+', 'Isolated', false], ['\\b|^#+|[\\p{L}\\p{N}&&[^a-z]]+$', 'Isolated', false], ['\\d+', 'Removed', false], ['[aeiou]\\w*', 'MergedWithPrevious', false], ['\\s+', 'MergedWithNext', false], ['\\p{L}+', 'Contiguous', true], ['(?=[A-Z])', 'Isolated', false], ['(?i:the)|\\p{P}', 'Removed', true]].entries()) {
       other.pre_tokenizer = {type: 'Sequence', pretokenizers: [{type: 'Split', pattern: {Regex: pattern}, behavior, invert}, {type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true}]};
       list.push(made(`regex_${i}`, other));
     }

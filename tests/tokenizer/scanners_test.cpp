@@ -165,19 +165,101 @@ TEST_CASE("scanners take time in proportion to the text") {
   }
 }
 
+// What npm's tokenizers 0.23.2 cuts by Split with these patterns, each match by itself.
+TEST_CASE("classes within classes, ends of lines and of words are those of the reference library") {
+  struct Case {
+    std::string pattern;
+    std::string text;
+    std::vector<std::string> pieces;
+  };
+  const std::vector<Case> cases = {
+      {"[^(\\s|[.,!?…。，、।۔،])]+",
+       "Hello (world), it's|a…b。c",
+       {"Hello", " (", "world", "), ", "it's", "|", "a", "…", "b", "。", "c"}},
+      {"[\\w&&[^\\d]]+", "abc123def_4 é½", {"abc", "123", "def_", "4 ", "é", "½"}},
+      {"[^a&&b]+", "aabbc", {"aabbc"}},
+      {"[a-z&&[^aeiou]]+", "hello world", {"h", "e", "ll", "o ", "w", "o", "rld"}},
+      {"[a[^b]]+", "abcab", {"a", "b", "ca", "b"}},
+      {"[a-z&&[bc]d]+", "abcde", {"a", "bcd", "e"}},
+      {"[^[^a-c]]+", "xabcx", {"x", "abc", "x"}},
+      {"[a&&[b]]+", "ab", {"ab"}},
+      {"\\bfoo\\b", "foo food foo_ foo-é", {"foo", " food foo_ ", "foo", "-é"}},
+      {"\\Boo", "foo oo", {"f", "oo", " oo"}},
+      {"\\b", "ab cd é½ 1", {"ab", " ", "cd", " ", "é½", " ", "1"}},
+      {"^a", "aa\na\nba\n", {"a", "a\n", "a", "\nba\n"}},
+      {"^", "ab\ncd\n", {"ab\n", "cd\n"}},
+      {"b$", "ab\nb\nbb", {"a", "b", "\n", "b", "\nb", "b"}},
+      {"$", "ab\ncd\n", {"ab", "\ncd", "\n"}},
+      {"$", "ab\r\ncd", {"ab\r", "\ncd"}},
+      {"^$", "a\n\nb\n", {"a\n", "\nb\n"}},
+      {"(?<x>a)b", "abab", {"ab", "ab"}},
+      {"a{,2}b", "aaab", {"a", "aab"}},
+      {"(?i:[a-f&&[^c]])+", "abCDef", {"ab", "C", "Def"}},
+      {"[a-z&&a-f&&[^b]]+", "abcxyz", {"a", "b", "c", "xyz"}},
+      {"[\\p{L}\\p{M}&&[^a-z]]+", "abcDEFé", {"abc", "DEFé"}},
+      {"[^\\p{L}&&\\S]+", " a1!2 b", {" ", "a", "1!2 ", "b"}},
+      {"(?i:[^k&&[a-z]])+", "Kkſs", {"Kk", "ſs"}},
+      {"[a[-z]]+", "a-yz", {"a-", "y", "z"}},
+      {"[a-c&&[^b][x]]+", "abcx", {"a", "b", "c", "x"}},
+      {"[a^&&^a]+", "a^b", {"a^", "b"}},
+      {"[^a[^b]]+", "abc", {"a", "b", "c"}},
+      {"[[a-c]&&[b-d]e]+", "abcde", {"a", "bc", "de"}},
+      {"[^\\n]+$", "ab\ncd\n\n", {"ab", "\n", "cd", "\n\n"}},
+      {"(?i:^the\\b)", "The other\nthe then", {"The", " other\n", "the", " then"}},
+      {"[+[\\-*]/]+", "a+-*/b", {"a", "+-*/", "b"}},
+      {"\\w+", "é½x²", {"é½x²"}},
+      {"[\\w]+", "é½x²", {"é", "½", "x", "²"}},
+      {"[^\\W]+", "é½x²", {"é", "½", "x", "²"}},
+      {"\\b", "a½b-²", {"a½b", "-", "²"}},
+  };
+  for (const auto& [pattern, text, wanted] : cases) {
+    CAPTURE(pattern);
+    CAPTURE(text);
+    const absl::StatusOr<Regex> regex = Regex::Compile(pattern);
+    REQUIRE_MESSAGE(regex.ok(), Message(regex.status()));
+    std::vector<Regex::Match> matches;
+    REQUIRE(regex->FindAll(text, &matches).ok());
+    std::vector<std::string> pieces;
+    std::size_t last = 0;
+    for (const Regex::Match& match : matches) {
+      for (const std::size_t end : {std::size_t{match.begin}, std::size_t{match.end}}) {
+        if (end > last) pieces.push_back(text.substr(last, end - last));
+        last = end;
+      }
+    }
+    if (last < text.size()) pieces.push_back(text.substr(last));
+    CHECK(pieces == wanted);
+  }
+}
+
 TEST_CASE("a regular expression that is not understood is refused by name") {
   const auto error = [](std::string_view pattern) { return Message(TranslateRegex(pattern).status()); };
-  CHECK(error("a\\b") == "the regular expression \"a\\b\", at byte 1: \\b is not supported");
-  CHECK(error("[a&&b]") ==
-        "the regular expression \"[a&&b]\", at byte 2: && within a class is not supported");
+  CHECK(error("a\\R") == "the regular expression \"a\\R\", at byte 1: \\R is not supported");
+  CHECK(error("[a&&]") == "the regular expression \"[a&&]\", at byte 5: nothing stands behind &&");
+  CHECK(error("[&&a]") == "the regular expression \"[&&a]\", at byte 1: nothing stands before &&");
+  CHECK(error("[[:alpha:]]") ==
+        "the regular expression \"[[:alpha:]]\", at byte 1: [:…:] is not supported; \\p{…} is");
+  CHECK(error("[a[b]") == "the regular expression \"[a[b]\", at byte 5: a class without its ]");
+  CHECK(error(std::string(50'000, '[')).ends_with("classes within classes to more than 20 levels"));
   CHECK(error("\\p{Greek}") ==
         "the regular expression \"\\p{Greek}\", at byte 0: the property \"Greek\" is not supported; general "
         "categories are");
-  CHECK(error("(?<n>a)") ==
-        "the regular expression \"(?<n>a)\", at byte 0: this kind of group is not supported");
+  CHECK(error("(?#a)") == "the regular expression \"(?#a)\", at byte 0: this kind of group is not supported");
   CHECK(error("") == "the regular expression is empty");
   CHECK(Message(Regex::Compile("(a").status())
             .starts_with("the regular expression \"(a\": missing closing parenthesis"));
+}
+
+TEST_CASE("what a regular expression repeats may come very often") {
+  for (const char* pattern : {"(?:a|b)+", "[a-c&&[^c]]+", "[^c-z&&[b-z]]+", "[^[d]]+"}) {
+    CAPTURE(pattern);
+    const absl::StatusOr<Regex> regex = Regex::Compile(pattern);
+    REQUIRE(regex.ok());
+    std::vector<Regex::Match> matches;
+    const absl::Status status = regex->FindAll(std::string(1'000'000, 'a') + "d", &matches);
+    REQUIRE_MESSAGE(status.ok(), Message(status));
+    CHECK(matches.at(0).end == 1'000'000);
+  }
 }
 
 TEST_CASE("a regular expression that goes back and forth without end is an error") {

@@ -79,7 +79,7 @@ class FieldReader {
   std::string_view rest_;
 };
 
-enum ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kCharacter = 4 };
+enum ModelType { kUnigram = 1, kBpe = 2, kWords = 3, kCharacters = 4 };
 enum PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
 struct Piece {
@@ -265,7 +265,7 @@ WordLevelModel WordsOfPieces(const ModelProto& proto, Vocabulary vocabulary) {
 
 Model ModelOfPieces(const ModelProto& proto, Vocabulary vocabulary) {
   if (proto.model_type == kUnigram) return UnigramOfPieces(proto, std::move(vocabulary));
-  if (proto.model_type == kWord) return WordsOfPieces(proto, std::move(vocabulary));
+  if (proto.model_type == kWords) return WordsOfPieces(proto, std::move(vocabulary));
   return BpeOfPieces(proto, std::move(vocabulary));
 }
 
@@ -290,9 +290,9 @@ absl::StatusOr<Description> ReadSentencePiece(const std::string& path) {
                                .whitespace_is_suffix = proto.treat_whitespace_as_suffix,
                                .user_defined = {}};
   constexpr std::array kKinds = {"Unigram", "BPE", "words", "characters"};  // from kUnigram on
-  if (proto.model_type < kUnigram || proto.model_type > kCharacter)
+  if (proto.model_type < kUnigram || proto.model_type > kCharacters)
     return located(DataLoss("the model is of the unknown type {}; there are 1 to 4", proto.model_type));
-  const bool finds_own = proto.model_type == kBpe || proto.model_type == kCharacter;
+  const bool finds_own = proto.model_type == kBpe || proto.model_type == kCharacters;
   for (std::size_t i = 0; i < proto.pieces.size(); ++i) {
     const Piece& piece = proto.pieces[i];
     const bool is_own = piece.type == kUserDefined;

@@ -4,6 +4,9 @@
 #include <pcre2.h>
 
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
@@ -14,6 +17,7 @@ namespace engine::tokenizer {
 namespace {
 
 constexpr std::uint32_t kMostSteps = 10'000'000;  // of one match
+constexpr std::uint32_t kMostHeapKib = 1 << 20;   // for one match, of what it may go back to
 constexpr std::size_t kMostPatternBytes = 100'000;
 
 using Test = std::function<bool(char32_t)>;
@@ -33,10 +37,12 @@ std::string RangesOf(const Test& test) {
   return ranges;
 }
 
-// \w of Oniguruma: that of Rust's without the joiners, with six numbers of Latin-1.
+// \w of Oniguruma in a class: that of Rust's without the joiners.
+bool IsOnigurumaWordOfClass(char32_t c) { return c != 0x200C && c != 0x200D && Is(c, kWord); }
+
+// Elsewhere it has six numbers of Latin-1, too.
 bool IsOnigurumaWord(char32_t c) {
-  if (c == 0x200C || c == 0x200D) return false;
-  return Is(c, kWord) || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
+  return IsOnigurumaWordOfClass(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
 }
 
 class RegexTranslator {
@@ -61,13 +67,20 @@ class RegexTranslator {
     if (c == '\\') return Escape(/*in_class=*/false);
     if (c == '[') return Class();
     if (c == '(' && Starts("(?")) return Group();
-    if (c == '{' && Starts("{,")) return Refuse("{{,n}} is not supported; {{0,n}} is");
+    if (c == '{' && Starts("{,")) return Literal("{0,", 2);
     if (c == '}' && at_ + 1 < in_.size() && in_[at_ + 1] == '+') return Refuse("}}+ is not supported");
-    if (c == '$') return Refuse("$ is not supported; \\z is the end");
-    if (c == '^') return Refuse("^ is not supported; \\A is the beginning");
+    // Ends and beginnings of lines; behind the text's last line end no line begins.
+    if (c == '$') return Literal("(?=\\n|\\z)", 1);
+    if (c == '^') return Literal("(?:\\A|(?<=\\n)(?!\\z))", 1);
     if (c == '#' || c == ' ') out_ += '\\';  // of no meaning without the option x; said for safety
     out_ += c;
     ++at_;
+    return absl::OkStatus();
+  }
+
+  absl::Status Literal(std::string_view translated, std::size_t bytes) {
+    out_ += translated;
+    at_ += bytes;
     return absl::OkStatus();
   }
 
@@ -79,7 +92,10 @@ class RegexTranslator {
       at_ += known.size();
       return absl::OkStatus();
     }
-    return Refuse("this kind of group is not supported");
+    const std::size_t end = in_.find('>', at_);
+    const bool is_named = Starts("(?<") && end != std::string_view::npos && end > at_ + 3;
+    if (!is_named) return Refuse("this kind of group is not supported");
+    return Literal("(?:", end + 1 - at_);  // nothing asks for it by its name
   }
 
   // A class of characters named by one letter, or by \p{…}.
@@ -132,7 +148,7 @@ class RegexTranslator {
       case 'w':
       case 'W':
         at_ += 2;
-        return Named(IsOnigurumaWord, c == 'W', in_class);
+        return Named(in_class ? IsOnigurumaWordOfClass : IsOnigurumaWord, c == 'W', in_class);
       case 'v':
         at_ += 2;
         out_ += "\\x0B";
@@ -140,6 +156,14 @@ class RegexTranslator {
       case 'u':
       case 'x':
         return Hexadecimal(c == 'u' ? 4 : 2);
+      case 'b':
+      case 'B': {
+        if (in_class) return Refuse("\\{} is not supported here", c);
+        const std::string word = fmt::format("[{}]", RangesOf(IsOnigurumaWord));
+        const std::string_view form =
+            c == 'b' ? "(?:(?<={0})(?!{0})|(?<!{0})(?={0}))" : "(?:(?<={0})(?={0})|(?<!{0})(?!{0}))";
+        return Literal(fmt::format(fmt::runtime(form), word), 2);
+      }
       case 'A':
       case 'z':
         if (in_class) return Refuse("\\{} is not supported here", c);
@@ -189,21 +213,71 @@ class RegexTranslator {
   }
 
   absl::Status Class() {
-    out_ += in_[at_++];
-    if (Starts("^")) out_ += in_[at_++];
+    ASSIGN_OR_RETURN(const Set set, ReadSet(/*depth=*/0));
+    out_ += ExpressionOf(set);
+    return absl::OkStatus();
+  }
+
+  // Characters: those of a class of PCRE2, without its brackets, and those that the other expressions match, which PCRE2 has no
+  // classes for.
+  struct Set {
+    std::string ranges;
+    std::vector<std::string> others;
+  };
+  static std::string ExpressionOf(const Set& set) {
+    if (set.others.empty()) return fmt::format("[{}]", set.ranges);
+    // By itself it takes no room for each character of a run.
+    if (set.ranges.empty() && set.others.size() == 1 && set.others[0].starts_with("[^")) return set.others[0];
+    const std::string first = set.ranges.empty() ? "" : fmt::format("[{}]|", set.ranges);
+    return fmt::format("(?:{}{})", first, fmt::join(set.others, "|"));
+  }
+
+  // A class from its [ on, in which other classes may be, and && between what a character has to be of at once.
+  absl::StatusOr<Set> ReadSet(int depth) {
+    constexpr int kMostDepth = 20;
+    if (depth > kMostDepth) return Refuse("classes within classes to more than {} levels", kMostDepth);
+    ++at_;
+    const bool is_negated = Starts("^");
+    if (is_negated) ++at_;
     if (Starts("]")) return Refuse("an empty class, or one that begins with ], is not supported");
+    std::vector<Set> all_of(1);
     while (at_ < in_.size() && in_[at_] != ']') {
-      if (Starts("[")) return Refuse("a class within a class is not supported; \\[ is the bracket");
-      if (Starts("&&")) return Refuse("&& within a class is not supported");
-      if (in_[at_] == '\\') {
+      Set& set = all_of.back();
+      if (Starts("[:")) return Refuse("[:…:] is not supported; \\p{{…}} is");
+      if (Starts("[")) {
+        ASSIGN_OR_RETURN(Set inner, ReadSet(depth + 1));
+        // A hyphen at its border would make a range with what stands on the other side.
+        if (set.ranges.ends_with('-') || inner.ranges.starts_with('-')) {
+          set.others.push_back(ExpressionOf(std::exchange(inner, {})));
+        }
+        set.ranges += inner.ranges;
+        for (std::string& other : inner.others) set.others.push_back(std::move(other));
+      } else if (Starts("&&")) {
+        if (set.ranges.empty() && set.others.empty()) return Refuse("nothing stands before &&");
+        all_of.emplace_back();
+        at_ += 2;
+      } else if (in_[at_] == '\\') {
+        const std::size_t before = out_.size();
         RETURN_IF_ERROR(Escape(/*in_class=*/true));
+        set.ranges += out_.substr(before);
+        out_.resize(before);
       } else {
-        out_ += in_[at_++];
+        if (in_[at_] == '^') set.ranges += '\\';  // which would negate, if it came first
+        set.ranges += in_[at_++];
       }
     }
     if (at_ == in_.size()) return Refuse("a class without its ]");
-    out_ += in_[at_++];
-    return absl::OkStatus();
+    ++at_;
+    if (all_of.back().ranges.empty() && all_of.back().others.empty())
+      return Refuse("nothing stands behind &&");
+    if (all_of.size() == 1 && !is_negated) return all_of[0];
+    if (all_of.size() == 1 && all_of[0].others.empty())
+      return Set{"", {fmt::format("[^{}]", all_of[0].ranges)}};
+    std::string expression;
+    for (std::size_t i = 0; i + 1 < all_of.size(); ++i)
+      expression += fmt::format("(?={})", ExpressionOf(all_of[i]));
+    expression += ExpressionOf(all_of.back());
+    return Set{"", {is_negated ? fmt::format("(?!{})(?s:.)", expression) : expression}};
   }
 
   std::string_view in_;
@@ -261,6 +335,7 @@ absl::StatusOr<Regex> Regex::Compile(const std::string& pattern) {
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets: the same, slower
   code->context = pcre2_match_context_create(nullptr);
   pcre2_set_match_limit(code->context, kMostSteps);
+  pcre2_set_heap_limit(code->context, kMostHeapKib);
   return Regex(std::move(code));
 }
 
@@ -269,8 +344,13 @@ absl::Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) 
       pcre2_match_data_create_from_pattern(code_->code, nullptr));
   std::size_t last_end = text.size() + 1;  // of the last match: none
   for (std::size_t at = 0; at <= text.size();) {
-    const int matched = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                                    PCRE2_NO_UTF_CHECK, match.get(), code_->context);
+    const auto find = [&](std::uint32_t options) {
+      return pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                         PCRE2_NO_UTF_CHECK | options, match.get(), code_->context);
+    };
+    int matched = find(0);
+    // What is repeated very often has no room on the stack of compiled code; the interpreter takes memory for it.
+    if (matched == PCRE2_ERROR_JIT_STACKLIMIT) matched = find(PCRE2_NO_JIT);
     if (matched == PCRE2_ERROR_NOMATCH) break;
     if (matched < 0) {
       return ResourceExhausted(

@@ -1,5 +1,5 @@
 // Regular expressions of tokenizer files for which there is no scanner. They are written for Oniguruma (Ruby's
-// syntax); the part of it that means the same in PCRE2 is compiled with that library, with the classes of characters of
+// syntax); the part of it that can be said in PCRE2's is compiled with that library, with the classes of characters of
 // unicode.h in place of the library's own. Anything else is refused by name.
 #pragma once
 
