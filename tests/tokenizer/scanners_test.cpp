@@ -166,7 +166,8 @@ TEST_CASE("scanners take time in proportion to the text") {
 }
 
 // What npm's tokenizers 0.23.2 cuts by Split with these patterns, each match by itself.
-TEST_CASE("classes within classes, ends of lines and of words are those of the reference library") {
+TEST_CASE(
+    "classes within classes, ends of lines and of words, and scripts are those of the reference library") {
   struct Case {
     std::string pattern;
     std::string text;
@@ -207,6 +208,15 @@ TEST_CASE("classes within classes, ends of lines and of words are those of the r
       {"[^\\n]+$", "ab\ncd\n\n", {"ab", "\n", "cd", "\n\n"}},
       {"(?i:^the\\b)", "The other\nthe then", {"The", " other\n", "the", " then"}},
       {"[+[\\-*]/]+", "a+-*/b", {"a", "+-*/", "b"}},
+      {"\\p{Han}+", "あ你好、カ한x々", {"あ", "你好", "、カ한x", "々"}},
+      {"[\\p{Hiragana}\\p{Katakana}ー]+", "ひらがなカタカナー漢字ﾊﾝ", {"ひらがなカタカナー", "漢字", "ﾊﾝ"}},
+      {"\\P{Hangul}+", "한국어 한자漢字ㄱ", {"한국어", " ", "한자", "漢字", "ㄱ"}},
+      {"[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}"
+       "\\p{Lo}\\p{M}&&[^\\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{"
+       "Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'"
+       "d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+       "Hello你好World's 12345 ＡB漢字かなtest\n\n x",
+       {"Hello", "你好", "World's", " ", "123", "45", " ＡB", "漢字", "かなtest", "\n\n", " x"}},
       {"\\w+", "é½x²", {"é½x²"}},
       {"[\\w]+", "é½x²", {"é", "½", "x", "²"}},
       {"[^\\W]+", "é½x²", {"é", "½", "x", "²"}},
@@ -243,7 +253,7 @@ TEST_CASE("a regular expression that is not understood is refused by name") {
   CHECK(error(std::string(50'000, '[')).ends_with("classes within classes to more than 20 levels"));
   CHECK(error("\\p{Greek}") ==
         "the regular expression \"\\p{Greek}\", at byte 0: the property \"Greek\" is not supported; general "
-        "categories are");
+        "categories, Han, Hiragana, Katakana and Hangul are");
   CHECK(error("(?#a)") == "the regular expression \"(?#a)\", at byte 0: this kind of group is not supported");
   CHECK(error("") == "the regular expression is empty");
   CHECK(Message(Regex::Compile("(a").status())

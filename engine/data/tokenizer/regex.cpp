@@ -3,7 +3,9 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +46,57 @@ bool IsOnigurumaWordOfClass(char32_t c) { return c != 0x200C && c != 0x200D && I
 bool IsOnigurumaWord(char32_t c) {
   return IsOnigurumaWordOfClass(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
 }
+
+// Scripts that tokenizers tell apart: Unicode 16.0's, of its file Scripts.txt.
+struct Script {
+  std::string_view name;
+  std::vector<std::pair<char32_t, char32_t>> ranges;  // first and last
+};
+const Script kScripts[] = {
+    {"Han",
+     {{0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},   {0x3007, 0x3007},
+      {0x3021, 0x3029},   {0x3038, 0x303B},   {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFA6D},
+      {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3}, {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739},
+      {0x2B740, 0x2B81D}, {0x2B820, 0x2CEA1}, {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D}, {0x2F800, 0x2FA1D},
+      {0x30000, 0x3134A}, {0x31350, 0x323AF}}},
+    {"Hiragana",
+     {{0x3041, 0x3096},
+      {0x309D, 0x309F},
+      {0x1B001, 0x1B11F},
+      {0x1B132, 0x1B132},
+      {0x1B150, 0x1B152},
+      {0x1F200, 0x1F200}}},
+    {"Katakana",
+     {{0x30A1, 0x30FA},
+      {0x30FD, 0x30FF},
+      {0x31F0, 0x31FF},
+      {0x32D0, 0x32FE},
+      {0x3300, 0x3357},
+      {0xFF66, 0xFF6F},
+      {0xFF71, 0xFF9D},
+      {0x1AFF0, 0x1AFF3},
+      {0x1AFF5, 0x1AFFB},
+      {0x1AFFD, 0x1AFFE},
+      {0x1B000, 0x1B000},
+      {0x1B120, 0x1B122},
+      {0x1B155, 0x1B155},
+      {0x1B164, 0x1B167}}},
+    {"Hangul",
+     {{0x1100, 0x11FF},
+      {0x302E, 0x302F},
+      {0x3131, 0x318E},
+      {0x3200, 0x321E},
+      {0x3260, 0x327E},
+      {0xA960, 0xA97C},
+      {0xAC00, 0xD7A3},
+      {0xD7B0, 0xD7C6},
+      {0xD7CB, 0xD7FB},
+      {0xFFA0, 0xFFBE},
+      {0xFFC2, 0xFFC7},
+      {0xFFCA, 0xFFCF},
+      {0xFFD2, 0xFFD7},
+      {0xFFDA, 0xFFDC}}},
+};
 
 class RegexTranslator {
  public:
@@ -123,11 +176,20 @@ class RegexTranslator {
       if (kNames[i] == name || (name.size() == 1 && kNames[i][0] == name[0]))
         any_of |= Of(static_cast<Category>(i));
     }
-    // Scripts that are blocks of few ranges, as tokenizers use them.
-    if (any_of == 0)
-      return Refuse("the property \"{}\" is not supported; general categories are", Shown(name));
+    const auto script = std::find_if(std::begin(kScripts), std::end(kScripts),
+                                     [name](const Script& known) { return known.name == name; });
+    if (any_of == 0 && script == std::end(kScripts)) {
+      return Refuse(
+          "the property \"{}\" is not supported; general categories, Han, Hiragana, Katakana and Hangul are",
+          Shown(name));
+    }
     at_ = end + 1;
-    return Named([any_of](char32_t c) { return Is(c, any_of); }, is_negated, in_class);
+    const auto is_of_script = [script](char32_t c) {
+      return std::any_of(script->ranges.begin(), script->ranges.end(),
+                         [c](const auto& range) { return range.first <= c && c <= range.second; });
+    };
+    return any_of != 0 ? Named([any_of](char32_t c) { return Is(c, any_of); }, is_negated, in_class)
+                       : Named(is_of_script, is_negated, in_class);
   }
 
   absl::Status Escape(bool in_class) {
