@@ -237,10 +237,14 @@ absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
 }  // namespace
 
 NcclCommunicator::~NcclCommunicator() {
-  for (const auto& [key, group] : groups_) {
-    if (group->communicator != nullptr) ncclCommAbort(group->communicator);
-  }
+  Abort();
   cudaFree(warm_memory_);
+}
+
+void NcclCommunicator::Abort() {
+  for (const auto& [key, group] : groups_) {
+    if (group->communicator != nullptr) ncclCommAbort(std::exchange(group->communicator, nullptr));
+  }
 }
 
 NcclGroup* NcclCommunicator::GroupOf(const Key& key) {

@@ -53,6 +53,8 @@ class NcclCommunicator final : public Communicator {
 
   // What NCCL found out about failed peers and links since the last call.
   absl::Status Health() const;
+  // Ends what the GPU still does for other ranks, which may be gone. Of a communicator that is used no more.
+  void Abort();
 
  private:
   // Collectives, or the transfers of one direction of the pipeline. Collectives of a group that the plan puts
