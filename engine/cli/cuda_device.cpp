@@ -189,7 +189,7 @@ absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   }
   const auto made = std::make_shared<backend::cuda::PushCommunicator*>(nullptr);
   gpu.device.quieten = [group, made] {
-    constexpr auto kWithin = std::chrono::seconds(2);
+    constexpr auto kWithin = std::chrono::milliseconds(1000);
     group->SetQuiet(*made == nullptr || (*made)->Quieten(kWithin));
     return group->is_quiet();
   };

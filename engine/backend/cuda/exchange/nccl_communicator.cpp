@@ -237,13 +237,18 @@ absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
 }  // namespace
 
 NcclCommunicator::~NcclCommunicator() {
-  Abort();
+  BeginAbort();
+  for (const std::future<void>& abort : aborts_) abort.wait();
   cudaFree(warm_memory_);
 }
 
-void NcclCommunicator::Abort() {
+void NcclCommunicator::BeginAbort() {
   for (const auto& [key, group] : groups_) {
-    if (group->communicator != nullptr) ncclCommAbort(std::exchange(group->communicator, nullptr));
+    if (group->communicator == nullptr) continue;
+    aborts_.push_back(std::async(std::launch::async, [this, communicator = group->communicator] {
+      if (backend_.Enter().ok()) ncclCommAbort(communicator);
+    }));
+    group->communicator = nullptr;
   }
 }
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "engine/base/print.h"
@@ -143,28 +143,39 @@ bool PushRelease::LetGo() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (backend_ == nullptr || !backend_->Enter().ok()) return false;
   backend_->Spoil();
-  return cudaMemcpyAsync(flags_, ones_.data(), ones_.size() * sizeof(std::uint32_t), cudaMemcpyHostToDevice,
-                         beside_) == cudaSuccess &&
-         cudaStreamSynchronize(beside_) == cudaSuccess;
+  // Each time lets one wait of each stream go, and two iterations may have thousands.
+  constexpr int kTimes = 64;
+  cudaError_t state = cudaSuccess;
+  for (int i = 0; i < kTimes && state == cudaSuccess; ++i) {
+    state = cudaMemcpyAsync(flags_, ones_.data(), ones_.size() * sizeof(std::uint32_t),
+                            cudaMemcpyHostToDevice, beside_);
+  }
+  return state == cudaSuccess && cudaStreamSynchronize(beside_) == cudaSuccess;
 }
 
-bool PushCommunicator::Quieten(std::chrono::milliseconds within) {
-  constexpr auto kLook = std::chrono::milliseconds(1);
-  nccl_.Abort();
+// Until the GPU is done with all that was launched.
+bool PushCommunicator::LetAllGo() {
   std::vector<cudaStream_t> streams = {backend_.device().copy()};
   for (std::int32_t stream = 0; stream < plan::kStreams; ++stream)
     streams.push_back(backend_.device().stream(stream));
   if (local_ != nullptr) streams.push_back(local_);
-  for (const auto end = std::chrono::steady_clock::now() + within; std::chrono::steady_clock::now() < end;) {
-    if (!release_->LetGo()) return false;
+  while (release_->LetGo()) {
     cudaError_t state = cudaSuccess;
     for (const cudaStream_t stream : streams) {
       if (state == cudaSuccess) state = cudaStreamQuery(stream);
     }
     if (state != cudaErrorNotReady) return state == cudaSuccess;
-    std::this_thread::sleep_for(kLook);
   }
   return false;
+}
+
+// A call of the driver may stand still until the streams go on, so that a thread of its own makes them.
+bool PushCommunicator::Quieten(std::chrono::milliseconds within) {
+  nccl_.BeginAbort();
+  std::promise<bool> promise;
+  std::future<bool> is_quiet = promise.get_future();
+  std::thread([this, promise = std::move(promise)]() mutable { promise.set_value(LetAllGo()); }).detach();
+  return is_quiet.wait_for(within) == std::future_status::ready && is_quiet.get();
 }
 
 absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs args) {

@@ -104,11 +104,13 @@ class PushCommunicator final : public Communicator {
   std::string At() const override { return progress_.Text(); }
   absl::Status Health() const { return nccl_.Health(); }
   // After the run has failed: ends waits for other ranks, whatever becomes of the numbers, and waits so long until nothing is under way on
-  // this GPU. False: something still is, or the GPU's work has failed. Of a communicator that is used no more.
+  // this GPU. False: something still is, and this and the backend have to stay as long as the process; or the GPU's work has failed. Of a
+  // communicator that is used no more.
   bool Quieten(std::chrono::milliseconds within);
   std::shared_ptr<PushRelease> release() const { return release_; }
 
  private:
+  bool LetAllGo();
   absl::StatusOr<std::unique_ptr<Launch>> PrepareNccl(CollectiveArgs args, const ExchangeNotes& notes);
   // Of what NCCL does on a stream.
   absl::Status Note(const StreamNote& note, std::int32_t stream) const;
