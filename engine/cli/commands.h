@@ -17,6 +17,9 @@ void AddDiffCommand(CLI::App& app, int* exit_code);
 void AddSearchCommand(CLI::App& app, int* exit_code);
 void AddAblateCommand(CLI::App& app, int* exit_code);
 void AddRunCommand(CLI::App& app, int* exit_code);
+// Of `engine run` as a rank whose run has ended because of another rank: where its supervisor is asked for a place in another attempt
+// (launch/next_place.h). −1: this process is to end.
+int TakeNextPlace();
 void AddWatchCommand(CLI::App& app, int* exit_code);
 void AddReportCommand(CLI::App& app, int* exit_code);
 void AddLaunchCommand(CLI::App& app, int* exit_code);

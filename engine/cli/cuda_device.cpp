@@ -2,6 +2,7 @@
 #include "engine/cli/cuda_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -186,15 +187,24 @@ absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   if (const char* seed = std::getenv("ENGINE_TEST_DELAY")) {
     ASSIGN_OR_RETURN(delay, backend::cuda::ParseDelaySeed(seed));
   }
+  const auto made = std::make_shared<backend::cuda::PushCommunicator*>(nullptr);
+  gpu.device.quieten = [group, made] {
+    constexpr auto kWithin = std::chrono::milliseconds(1000);
+    group->SetQuiet(*made == nullptr || (*made)->Quieten(kWithin));
+    return group->is_quiet();
+  };
   return group->Attach(
       gpu.device,
       fmt::format("GPU {}{}", backend->device().Uuid(),
                   choice.share_gpus ? fmt::format(", shared by rank {}", rank) : ""),
-      [backend, rank, delay](launch::Client* client) -> std::unique_ptr<backend::Communicator> {
+      [backend, rank, delay, group, made](launch::Client* client) -> std::unique_ptr<backend::Communicator> {
+        group->SetQuiet(false);
         auto communicator = std::make_unique<backend::cuda::PushCommunicator>(
             backend, client, rank,
             backend::cuda::PushOptions{
                 .on_connecting = [client](const std::string& what) { client->Progress(what); }});
+        *made = communicator.get();
+        group->ReleaseBy([release = communicator->release()] { release->LetGo(); });
         backend->WatchHealth([client, watched = communicator.get()]() -> absl::Status {
           RETURN_IF_ERROR(client->status());
           return watched->Health();

@@ -160,7 +160,7 @@ constexpr std::size_t kMostCopiesAt = std::size_t{120} << 10;
 // The ranks of this host, from their start to their end. Error: they could not be started.
 absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, const LaunchOptions& options,
                                               const std::string& out, HostMemory& memory,
-                                              launch::Roster::Turn turn) {
+                                              launch::Survivors& survivors, launch::Roster::Turn turn) {
   ASSIGN_OR_RETURN(launch::SupervisorOptions supervisor, Prepare(recipe, options));
   if (turn.generation > 1) std::erase(supervisor.arguments, "--fresh");  // it goes on with a run
   for (const std::string& setting : SettingsOf(turn.size, recipe))
@@ -184,6 +184,7 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   }
   supervisor.from_disk = turn.from_disk;
   supervisor.is_restart = turn.generation > 1;
+  if (options.max_restarts > 0) supervisor.survivors = &survivors;
   const bool has_rank_0 = turn.node == 0;
   if (has_rank_0) {
     supervisor.listener = std::move(turn.listener);
@@ -438,10 +439,11 @@ int RunProcesses(const recipe::Recipe& recipe, const Reload& reload, const Devic
   const auto has_finished = [&] { return !fresh && train::HasFinished(out, recipe.iterations()); };
   Attempts attempts(options, {.nodes = options.nodes, .dp = recipe.parallelism.dp}, layouts, coordinator,
                     *token, out, has_finished, std::move(listener), memory->copies_port());
+  launch::Survivors survivors;
   for (std::optional<launch::HostEnd> end;;) {
     launch::Roster::Turn turn = attempts.Next(end);
     if (turn.over) return FinalCode(turn.code, options);
-    end = HostEndOf(RunOnce(recipe, options, out, *memory, std::move(turn)), options, *memory);
+    end = HostEndOf(RunOnce(recipe, options, out, *memory, survivors, std::move(turn)), options, *memory);
   }
 }
 

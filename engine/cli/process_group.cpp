@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <fstream>
 #include <thread>
 #include <utility>
@@ -22,6 +23,9 @@ namespace {
 // Of a rank whose run has ended, and which a call of a GPU's driver may hold: so it says why, before its
 // supervisor ends it (supervisor.cpp: 5 s), and after rank 0 has told the others (RendezvousOptions::linger).
 constexpr auto kEndTimeout = std::chrono::seconds(4);
+// Before that, how long it may take by itself, and how often what it waits for is let go then.
+constexpr auto kOwnEndTimeout = std::chrono::milliseconds(200);
+constexpr auto kReleasePause = std::chrono::milliseconds(2);
 
 // The version and a hash of the program itself: ranks of different builds may compute different bits.
 std::string BuildId() {
@@ -60,9 +64,10 @@ ProcessGroup::ProcessGroup(const launch::Placement& placement, const launch::Ren
     : placement_(placement), options_(options) {
   options_.parent = placement.parent;
   const std::string process = launch::ProcessName();
+  static const std::string build = BuildId();  // the program is read once
   self_ = {.rank = placement.rank,
            .world = placement.world,
-           .build = BuildId(),
+           .build = build,
            .plan_hash = "",
            .device = process,
            .process = process};
@@ -77,6 +82,8 @@ ProcessGroup::~ProcessGroup() {
   }
   world.reset();
   client_.reset();
+  server_.reset();
+  *is_done_ = true;
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Open(const launch::Placement& placement,
@@ -132,14 +139,25 @@ absl::Status ProcessGroup::ConnectCpu() {
 
 // Waits for other ranks end with the reason; a rank that hears of nothing any more ends all the same.
 void ProcessGroup::OnAbort(const absl::Status& why) {
-  std::thread([reason = Message(why)] {
-    std::this_thread::sleep_for(kEndTimeout);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::thread([reason = Message(why), is_done = is_done_, release = release_] {
+    const auto end = std::chrono::steady_clock::now() + kEndTimeout;
+    std::this_thread::sleep_for(kOwnEndTimeout);
+    while (!*is_done && std::chrono::steady_clock::now() < end) {
+      if (release) release();
+      std::this_thread::sleep_for(kReleasePause);
+    }
+    if (*is_done) return;
     Print(stderr, "engine run: {}\nengine run: this rank is ended, as its run has ended and it has not\n",
           reason);
     _exit(kPeerLost);
   }).detach();
-  const std::lock_guard<std::mutex> lock(mutex_);
   if (world_ != nullptr) world_->Abort(why);
+}
+
+void ProcessGroup::ReleaseBy(std::function<void()> release) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  release_ = std::move(release);
 }
 
 absl::Status ProcessGroup::Fail(const absl::Status& error) {

@@ -1,6 +1,7 @@
 // This process as one rank of a run whose ranks are processes.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,12 @@ class ProcessGroup {
   absl::Status Fail(const absl::Status& error);
   // Whether this rank has met the others, or tried to: the run's end may then be another's doing.
   bool joined() const { return joined_; }
+  // What lets this rank's device go on that waits for others, once its run has ended: called again and again, from another thread, until
+  // this is gone.
+  void ReleaseBy(std::function<void()> release);
+  // Whether nothing of the run is under way on this rank's device.
+  void SetQuiet(bool is_quiet) { is_quiet_ = is_quiet; }
+  bool is_quiet() const { return is_quiet_; }
 
  private:
   ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options);
@@ -60,8 +67,12 @@ class ProcessGroup {
   std::shared_ptr<health::Gpu> gpu_;        // null: nothing is known of it
   std::unique_ptr<health::XidWatch> xids_;  // from when the ranks have met
   bool joined_ = false;                     // or tried to
-  std::function<absl::Status()> connect_;   // to the other ranks, when all are here
-  std::mutex mutex_;                        // guards what follows
+  bool is_quiet_ = true;
+  std::function<absl::Status()> connect_;  // to the other ranks, when all are here
+  // Whether this process has done with the run, and is not ended for it any more.
+  std::shared_ptr<std::atomic<bool>> is_done_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex mutex_;               // guards what follows
+  std::function<void()> release_;  // null: nothing waits where no thread can be reached
   std::unique_ptr<backend::cpu::ProcessWorld> world_;
 };
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
@@ -77,6 +78,8 @@ int EndFailed(const absl::Status& status, ProcessGroup* group, std::optional<int
   if (group != nullptr && !group->joined()) group->Fail(status).IgnoreError();
   return code;
 }
+
+int next_place = -1;  // what TakeNextPlace returns
 
 // Without what the libraries of a GPU do at the end of a program: streams that wait for a rank that is gone,
 // and NCCL's threads, can keep that from ending.
@@ -212,6 +215,10 @@ int RunRecipe(RunArguments& arguments) {
   // Where nothing else is asked for, it counts that what was said could not be written.
   if (code == kStopped && arguments.launch.stopped_code == 0 && WithOutputWritten(0) != 0) code = kFailed;
   if (!IsSupervised(placement)) code = FinalCode(code, arguments.launch);  // else our supervisor does
+  if (code == kPeerLost && placement && placement->next_place >= 0 && group->is_quiet()) {
+    next_place = placement->next_place;
+    return code;
+  }
   if (group != nullptr && device->profile.name == "cuda") EndRank(std::move(group), code);
   return code;
 }
@@ -238,6 +245,8 @@ std::string ExitCodes() {
 }
 
 }  // namespace
+
+int TakeNextPlace() { return std::exchange(next_place, -1); }
 
 void AddRunCommand(CLI::App& app, int* exit_code) {
   CLI::App* command =

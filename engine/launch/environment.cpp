@@ -121,6 +121,8 @@ absl::StatusOr<std::optional<Placement>> FromEngine(const Lookup& lookup) {
   placement.copies_at = variables.TextOr("ENGINE_COPIES_AT", "");
   placement.from_disk = variables.Has("ENGINE_FROM_DISK");
   placement.is_restart = variables.Has("ENGINE_RESTART");
+  ASSIGN_OR_RETURN(const std::int64_t next, variables.NumberOr("ENGINE_NEXT_PLACE", -1, 0, kMostDescriptor));
+  placement.next_place = static_cast<int>(next);
   RETURN_IF_ERROR(Finish(variables, "", &placement));
   return placement;
 }

@@ -28,6 +28,7 @@ struct Placement {
   std::string copies_at = {};  // where hosts keep copies of states, with commas between
   bool from_disk = false;      // the run goes on from the disk, whatever is in memory
   bool is_restart = false;     // the ranks of an attempt before this one may not all be gone
+  int next_place = -1;         // where our supervisor is asked for a place in another attempt (next_place.h)
   int parent = 0;              // process id of a launcher that stays as long as its ranks; 0: there is none
   bool guessed_host = false;  // the coordinator's host is a name that nobody gave, for ranks on several hosts
 };
@@ -39,7 +40,7 @@ Lookup ProcessEnvironment();
 // nullopt: no launcher, this process is alone. The first of these that is there decides:
 //   engine run   ENGINE_RANK, ENGINE_WORLD_SIZE, ENGINE_LOCAL_RANK, ENGINE_LOCAL_SIZE, ENGINE_COORDINATOR,
 //                ENGINE_TOKEN, ENGINE_LISTENER, ENGINE_MEMORY, ENGINE_COPIES, ENGINE_FROM_DISK,
-//                ENGINE_RESTART: what our supervisor sets
+//                ENGINE_RESTART, ENGINE_NEXT_PLACE: what our supervisor sets
 //   torchrun     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; PyTorchJob sets
 //                the same. Where torchrun's agent listens on MASTER_PORT, the next port is taken
 //   Open MPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; rank 0 is found by MASTER_ADDR and

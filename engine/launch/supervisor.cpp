@@ -89,9 +89,10 @@ int Signals::Next() const {
 
 namespace {
 
-constexpr auto kOwnEnd = std::chrono::seconds(5);   // for the others to end by themselves
-constexpr auto kTermEnd = std::chrono::seconds(3);  // after SIGTERM
-constexpr int kSignalBase = 128;                    // of exit codes, as shells have it
+constexpr auto kSurvivorEnd = std::chrono::seconds(3);  // of a process for which there is no further attempt
+constexpr auto kOwnEnd = std::chrono::seconds(5);       // for the others to end by themselves
+constexpr auto kTermEnd = std::chrono::seconds(3);      // after SIGTERM
+constexpr int kSignalBase = 128;                        // of exit codes, as shells have it
 
 // Lines of one stream of a rank, given on whole.
 struct Lines {
@@ -134,8 +135,10 @@ bool IsStopped(pid_t pid) {
 struct Child {
   std::int64_t rank = 0;
   pid_t pid = 0;
-  bool running = true;
-  int signals_sent = 0;  // by us, to end it
+  bool running = true;     // and takes part in the attempt
+  int signals_sent = 0;    // by us, to end it
+  PlaceGiver places = {};  // not open: it ends with the attempt
+  bool waits = false;      // for a place in another attempt
 };
 
 class Supervisor {
@@ -165,6 +168,7 @@ class Supervisor {
     log_.Flush();
     FinishReport();
     server_.reset();
+    KeepSurvivors();
     return SupervisedEnd{.code = Code(), .asked_to_stop = stop_requests_.any(), .verdict = whole_verdict_};
   }
 
@@ -201,8 +205,8 @@ class Supervisor {
     }
   }
 
-  // Its variables, "NAME=value", in front of the ones that we have.
-  std::vector<std::string> Environment(std::int64_t local) const {
+  // What a rank is told of its place, "NAME=value".
+  std::vector<std::string> PlaceOf(std::int64_t local) const {
     const std::int64_t rank = options_.first_rank + local;
     std::vector<std::string> variables = {fmt::format("ENGINE_RANK={}", rank),
                                           fmt::format("ENGINE_WORLD_SIZE={}", options_.world),
@@ -218,6 +222,13 @@ class Supervisor {
     if (!options_.copies_at.empty()) variables.push_back("ENGINE_COPIES_AT=" + options_.copies_at);
     if (options_.from_disk) variables.emplace_back("ENGINE_FROM_DISK=1");
     if (options_.is_restart) variables.emplace_back("ENGINE_RESTART=1");
+    return variables;
+  }
+
+  // Its place, and the variables that we have.
+  std::vector<std::string> Environment(std::int64_t local, const Descriptor& next_place) const {
+    std::vector<std::string> variables = PlaceOf(local);
+    if (next_place.open()) variables.push_back(fmt::format("ENGINE_NEXT_PLACE={}", next_place.number()));
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string text = *variable;
       const bool replaced = std::any_of(variables.begin(), variables.end(), [&](const std::string& ours) {
@@ -232,16 +243,22 @@ class Supervisor {
     const std::int64_t rank = options_.first_rank + local;
     // Rank 0 keeps our standard output, with a terminal where there is one.
     Descriptor out;
-    ASSIGN_OR_RETURN(const Descriptor error, AddPipe(rank, /*is_error=*/true));
     if (rank != 0 && options_.all_output) {
       ASSIGN_OR_RETURN(out, AddPipe(rank, /*is_error=*/false));
     } else if (rank != 0) {
       out = Descriptor(open("/dev/null", O_WRONLY | O_CLOEXEC));
     }
+    if (Reuse(local, out.open() ? out.number() : STDOUT_FILENO)) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const Descriptor error, AddPipe(rank, /*is_error=*/true));
+    PlaceGiver places;
+    Descriptor next_place;
+    if (options_.survivors != nullptr) {
+      ASSIGN_OR_RETURN(places, PlaceGiver::Make(&next_place));
+    }
     ASSIGN_OR_RETURN(Pipe not_started, MakePipe());  // closed by exec; else the error comes
     // All that the child needs is made before the fork: between it and exec nothing may allocate.
     std::vector<std::string> arguments = options_.arguments;
-    std::vector<std::string> environment = Environment(local);
+    std::vector<std::string> environment = Environment(local, next_place);
     const std::vector<char*> argv = Pointers(arguments);
     const std::vector<char*> envp = Pointers(environment);
     const pid_t parent = getpid();
@@ -256,6 +273,7 @@ class Supervisor {
       if (out.open()) dup2(out.number(), STDOUT_FILENO);
       dup2(error.number(), STDERR_FILENO);
       if (rank == 0) fcntl(options_.listener.number(), F_SETFD, 0);
+      if (next_place.open()) fcntl(next_place.number(), F_SETFD, 0);
       if (!options_.memory_files.empty())
         fcntl(options_.memory_files[static_cast<size_t>(local)], F_SETFD, 0);
       execve(options_.program.c_str(), argv.data(), envp.data());
@@ -263,13 +281,45 @@ class Supervisor {
       (void)!write(not_started.in.number(), &why, sizeof(why));
       _exit(1);
     }
-    children_.push_back({.rank = rank, .pid = pid});
+    children_.push_back({.rank = rank, .pid = pid, .places = std::move(places)});
     not_started.in.Close();
     int why = 0;
     if (read(not_started.out.number(), &why, sizeof(why)) == sizeof(why)) {
       return Unavailable("{} cannot be started as rank {}: {}", options_.program, rank, std::strerror(why));
     }
     return absl::OkStatus();
+  }
+
+  // Gives the place to the process that has outlived the attempt before there. False: there is none.
+  bool Reuse(std::int64_t local, int out) {
+    if (options_.survivors == nullptr) return false;
+    std::optional<Survivor> survivor = options_.survivors->Take(local);
+    if (!survivor) return false;
+    const std::int64_t rank = options_.first_rank + local;
+    std::vector<std::pair<std::string, int>> shared;
+    if (rank == 0) shared.emplace_back("ENGINE_LISTENER", options_.listener.number());
+    if (!options_.memory_files.empty())
+      shared.emplace_back("ENGINE_MEMORY", options_.memory_files[static_cast<size_t>(local)]);
+    if (!survivor->places.Give({options_.arguments, PlaceOf(local)}, out, shared)) {
+      kill(survivor->pid, SIGKILL);
+      waitpid(survivor->pid, nullptr, 0);
+      return false;
+    }
+    lines_.push_back({std::move(survivor->error), rank, /*is_error=*/true, ""});
+    children_.push_back({.rank = rank, .pid = survivor->pid, .places = std::move(survivor->places)});
+    return true;
+  }
+
+  void KeepSurvivors() {
+    for (Child& child : children_) {
+      if (!child.waits) continue;
+      const auto error = std::find_if(lines_.begin(), lines_.end(), [&](const Lines& lines) {
+        return lines.rank == child.rank && lines.is_error;
+      });
+      options_.survivors->Add(
+          child.rank - options_.first_rank,
+          {.pid = child.pid, .places = std::move(child.places), .error = std::move(error->pipe)});
+    }
   }
 
   static std::vector<char*> Pointers(std::vector<std::string>& texts) {
@@ -299,6 +349,8 @@ class Supervisor {
   void Poll() {
     std::vector<pollfd> waiting = {{signals_.number(), POLLIN, 0}};
     for (const Lines& lines : lines_) waiting.push_back({lines.pipe.number(), POLLIN, 0});
+    for (const Child& child : children_)
+      waiting.push_back({child.running ? child.places.number() : -1, POLLIN, 0});
     constexpr int kLookMs = 200;
     poll(waiting.data(), waiting.size(), next_signal_ == 0 && !log_.holds() ? -1 : kLookMs);
     for (std::size_t i = 0; i < lines_.size(); ++i) {
@@ -309,11 +361,20 @@ class Supervisor {
   void Reap() {
     for (Child& child : children_) {
       int status = 0;
+      if (child.running && child.places.HasAsked()) {
+        child.running = false;
+        child.waits = true;
+        Judge(child, ExitStatus(codes_.peer_lost));
+        continue;
+      }
       if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
       child.running = false;
       Judge(child, status);
     }
   }
+
+  // As waitpid(2) has it.
+  static int ExitStatus(int code) { return code << 8; }
 
   // The first that failed by itself is the one that counts.
   void Judge(const Child& child, int status) {
@@ -328,7 +389,7 @@ class Supervisor {
     const bool by_itself = code != codes_.peer_lost && child.signals_sent == 0;
     if (code_ != 0 && (code_ != codes_.peer_lost || !by_itself)) return;
     if (by_itself) {
-      failed_ = child;
+      failed_ = {child.rank, child.pid};
       verdict_ = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status),
                                                    strsignal(WTERMSIG(status)))
                                      : fmt::format("ended with exit code {}", code);
@@ -404,8 +465,11 @@ class Supervisor {
   RankLog log_;
   int code_ = 0;
   bool stopped_ = false;  // a rank, before the end
-  Child failed_;          // the first that failed by itself
-  std::string verdict_;   // of it
+  struct {
+    std::int64_t rank = 0;
+    pid_t pid = 0;
+  } failed_;             // the first that failed by itself
+  std::string verdict_;  // of it
   std::string whole_verdict_;
   std::unique_ptr<Server> server_;
   std::thread report_;              // tells the rendezvous of the failure
@@ -421,6 +485,30 @@ class Supervisor {
 absl::StatusOr<SupervisedEnd> Supervise(SupervisorOptions options, SupervisedCodes codes) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Signals> signals, Signals::Make());
   return Supervisor(options, *signals, codes).Run();
+}
+
+Survivors::~Survivors() {
+  for (auto& [local_rank, survivor] : by_local_rank_) survivor.places.Close();
+  const Clock::time_point end = Clock::now() + kSurvivorEnd;
+  for (auto& [local_rank, survivor] : by_local_rank_) {
+    constexpr auto kLook = std::chrono::milliseconds(5);
+    bool has_ended = false;
+    while (!(has_ended = waitpid(survivor.pid, nullptr, WNOHANG) != 0) && Clock::now() < end)
+      std::this_thread::sleep_for(kLook);
+    if (has_ended) continue;
+    kill(survivor.pid, SIGKILL);
+    waitpid(survivor.pid, nullptr, 0);
+  }
+}
+
+void Survivors::Add(std::int64_t local_rank, Survivor survivor) {
+  by_local_rank_.insert_or_assign(local_rank, std::move(survivor));
+}
+
+std::optional<Survivor> Survivors::Take(std::int64_t local_rank) {
+  auto node = by_local_rank_.extract(local_rank);
+  if (node.empty() || waitpid(node.mapped().pid, nullptr, WNOHANG) != 0) return std::nullopt;
+  return std::move(node.mapped());
 }
 
 std::vector<std::string> OwnArguments() {

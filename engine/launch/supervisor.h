@@ -8,10 +8,13 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/launch/next_place.h"
 #include "engine/launch/socket.h"
 
 namespace engine::launch {
@@ -49,6 +52,29 @@ struct SupervisedEnd {
   std::string verdict;  // of the rank that failed first by itself: "rank 1 (pid 42) ended with exit code 4"
 };
 
+// A rank's process that has outlived an attempt, and waits for its place in another one (next_place.h).
+struct Survivor {
+  pid_t pid = 0;
+  PlaceGiver places;
+  Descriptor error;  // what it writes on standard error
+};
+
+// Those of this host. A process has what is its own, a GPU, by its number among the ranks of its host, and keeps that.
+class Survivors {
+ public:
+  Survivors() = default;
+  ~Survivors();  // ends them
+  Survivors(const Survivors&) = delete;
+  Survivors& operator=(const Survivors&) = delete;
+
+  void Add(std::int64_t local_rank, Survivor survivor);
+  // nullopt: there is none, or it has died meanwhile.
+  std::optional<Survivor> Take(std::int64_t local_rank);
+
+ private:
+  std::map<std::int64_t, Survivor> by_local_rank_;
+};
+
 struct SupervisorOptions {
   std::int64_t world = 1;
   std::int64_t first_rank = 0;  // of this host
@@ -64,6 +90,8 @@ struct SupervisorOptions {
   bool from_disk = false;      // the ranks take nothing from memory
   bool is_restart =
       false;  // the ranks of an attempt before this one may not all be gone: those of a host that is silent
+  // Of attempts before this one; those of this one are added. Null: processes end with their attempt.
+  Survivors* survivors = nullptr;
   bool all_output = false;  // show the standard output of every rank, not of rank 0 alone
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments;  // of each process, its name first
@@ -74,7 +102,7 @@ struct SupervisorOptions {
 // one that insists (stop_requests.h) kills all ranks, and 128 + its number is returned. When a rank fails,
 // the others have 5 s to end by themselves, then get SIGTERM, and SIGKILL 3 s later. The code is that of
 // the rank that failed first by itself (128 + n where signal n ended it), `peer_lost` where all that failed
-// ended because of a rank elsewhere, `stopped` where none failed and one ended with that code, or 0; how the first one ended is told on standard error, after its own
+// ended because of a rank elsewhere (or wait, to take part in another attempt), `stopped` where none failed and one ended with that code, or 0; how the first one ended is told on standard error, after its own
 // last words and before those of others, and to ranks on all hosts that wait for it to join. Error: a rank
 // cannot be started. Call from the main thread: the processes die with it.
 absl::StatusOr<SupervisedEnd> Supervise(SupervisorOptions options, SupervisedCodes codes);

@@ -33,6 +33,9 @@ struct Device {
   std::function<absl::Status(std::int64_t rank)> enter = {};
   // Makes every rank that waits for another return with an error, for good: the device serves no further run.
   std::function<void()> abort;
+  // Where ranks are processes, on a device whose work outlives the calls that begin it: once the run has failed, ends what the device still
+  // waits for of other ranks. Whether nothing runs there any more, so that the executor may be taken down. Null: that is not known.
+  std::function<bool()> quieten = {};
   // Memory that the arenas of all ranks of this process share; 0: not known.
   std::int64_t memory_bytes = 0;
   std::string memory_source = "this machine has";  // whose number that is, before "8 GiB of memory"

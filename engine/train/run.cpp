@@ -67,7 +67,10 @@ class Training {
       for (const auto& rank : run_.ranks->executors()) rank->memory_checkpoint().AwaitWhole();
     }
     const bool is_rank = run_.processes != nullptr && run_.ranks != nullptr;
-    if (is_rank && run_.ranks->executors()[0]->backend().asynchronous()) run_.ranks->Leave();
+    if (is_rank && run_.ranks->executors()[0]->backend().asynchronous()) {
+      const bool is_quiet = !status.ok() && run_.device.quieten && run_.device.quieten();
+      if (!is_quiet) run_.ranks->Leave();
+    }
     RETURN_IF_ERROR(status);
     return end_;
   }

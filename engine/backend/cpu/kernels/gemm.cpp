@@ -1,9 +1,11 @@
 #include "engine/backend/cpu/kernels/gemm.h"
 
 #include <dnnl.h>
-#include <omp.h>
 
 #include "engine/base/status.h"
+
+// Of the OpenMP runtime that oneDNN is linked with (OpenMP 5.0, 3.2.1). The header is the compiler's, and not every one has it.
+extern "C" void omp_set_num_threads(int threads);
 
 namespace engine::backend::cpu {
 namespace {

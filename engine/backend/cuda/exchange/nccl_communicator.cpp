@@ -237,10 +237,19 @@ absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
 }  // namespace
 
 NcclCommunicator::~NcclCommunicator() {
-  for (const auto& [key, group] : groups_) {
-    if (group->communicator != nullptr) ncclCommAbort(group->communicator);
-  }
+  BeginAbort();
+  for (const std::future<void>& abort : aborts_) abort.wait();
   cudaFree(warm_memory_);
+}
+
+void NcclCommunicator::BeginAbort() {
+  for (const auto& [key, group] : groups_) {
+    if (group->communicator == nullptr) continue;
+    aborts_.push_back(std::async(std::launch::async, [this, communicator = group->communicator] {
+      if (backend_.Enter().ok()) ncclCommAbort(communicator);
+    }));
+    group->communicator = nullptr;
+  }
 }
 
 NcclGroup* NcclCommunicator::GroupOf(const Key& key) {

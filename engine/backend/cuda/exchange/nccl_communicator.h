@@ -5,6 +5,7 @@
 #include <nccl.h>
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -53,6 +54,9 @@ class NcclCommunicator final : public Communicator {
 
   // What NCCL found out about failed peers and links since the last call.
   absl::Status Health() const;
+  // Begins to end what the GPU still does for other ranks, which may be gone. NCCL is done with it when no graph is left that it was
+  // recorded in; the destructor waits for that. Of a communicator that is used no more.
+  void BeginAbort();
 
  private:
   // Collectives, or the transfers of one direction of the pipeline. Collectives of a group that the plan puts
@@ -77,6 +81,7 @@ class NcclCommunicator final : public Communicator {
   const OnConnecting on_connecting_;
   std::map<Key, std::unique_ptr<NcclGroup>> groups_;
   float* warm_memory_ = nullptr;  // device, two numbers
+  std::vector<std::future<void>> aborts_;
 };
 
 }  // namespace engine::backend::cuda

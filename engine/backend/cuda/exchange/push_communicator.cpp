@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <sstream>
 #include <utility>
 
@@ -113,6 +114,7 @@ std::string FailuresKey(std::int64_t rank) { return fmt::format("push/failures/{
 }  // namespace
 
 PushCommunicator::~PushCommunicator() {
+  release_->Close();
   for (const auto& [rank, peer] : peers_) {
     if (peer.arena != nullptr) cudaIpcCloseMemHandle(peer.arena);
     if (peer.flags != nullptr) cudaIpcCloseMemHandle(peer.flags);
@@ -120,6 +122,60 @@ PushCommunicator::~PushCommunicator() {
   for (cudaEvent_t event : events_) cudaEventDestroy(event);
   if (local_ != nullptr) cudaStreamDestroy(local_);
   cudaFree(flags_);
+}
+
+absl::Status PushRelease::Open(CudaBackend* backend, std::byte* flags, std::size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
+  ones_.assign(bytes / sizeof(std::uint32_t), 1);
+  flags_ = flags;
+  backend_ = backend;
+  return absl::OkStatus();
+}
+
+void PushRelease::Close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  backend_ = nullptr;
+  if (beside_ != nullptr) cudaStreamDestroy(std::exchange(beside_, nullptr));
+}
+
+bool PushRelease::LetGo() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (backend_ == nullptr || !backend_->Enter().ok()) return false;
+  backend_->Spoil();
+  // Each time lets one wait of each stream go, and two iterations may have thousands.
+  constexpr int kTimes = 64;
+  cudaError_t state = cudaSuccess;
+  for (int i = 0; i < kTimes && state == cudaSuccess; ++i) {
+    state = cudaMemcpyAsync(flags_, ones_.data(), ones_.size() * sizeof(std::uint32_t),
+                            cudaMemcpyHostToDevice, beside_);
+  }
+  return state == cudaSuccess && cudaStreamSynchronize(beside_) == cudaSuccess;
+}
+
+// Until the GPU is done with all that was launched.
+bool PushCommunicator::LetAllGo() {
+  std::vector<cudaStream_t> streams = {backend_.device().copy()};
+  for (std::int32_t stream = 0; stream < plan::kStreams; ++stream)
+    streams.push_back(backend_.device().stream(stream));
+  if (local_ != nullptr) streams.push_back(local_);
+  while (release_->LetGo()) {
+    cudaError_t state = cudaSuccess;
+    for (const cudaStream_t stream : streams) {
+      if (state == cudaSuccess) state = cudaStreamQuery(stream);
+    }
+    if (state != cudaErrorNotReady) return state == cudaSuccess;
+  }
+  return false;
+}
+
+// A call of the driver may stand still until the streams go on, so that a thread of its own makes them.
+bool PushCommunicator::Quieten(std::chrono::milliseconds within) {
+  nccl_.BeginAbort();
+  std::promise<bool> promise;
+  std::future<bool> is_quiet = promise.get_future();
+  std::thread([this, promise = std::move(promise)]() mutable { promise.set_value(LetAllGo()); }).detach();
+  return is_quiet.wait_for(within) == std::future_status::ready && is_quiet.get();
 }
 
 absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs args) {
@@ -264,6 +320,7 @@ absl::Status PushCommunicator::MakeFlags() {
   RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&flags_), bytes));
   RETURN_IF_CUDA_ERROR(cudaMemset(flags_, 0, bytes));
   RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize());
+  RETURN_IF_ERROR(release_->Open(&backend_, flags_, static_cast<std::size_t>(used)));
   // Some virtual GPUs have no such operations.
   signals_ = stream_flags_.Load().ok() &&
              stream_flags_.Enqueue({flags_}, {flags_}, backend_.device().compute()).ok() &&

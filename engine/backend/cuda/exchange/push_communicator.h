@@ -12,8 +12,10 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -43,6 +45,25 @@ struct PushGroup {
   std::set<std::int32_t> awaited, detached;
   std::vector<std::unique_ptr<NcclFallback>> conversions;
   std::set<std::pair<std::int64_t, std::int32_t>> transfers;  // peers, streams
+};
+
+// Lets streams of a GPU go on that wait for flags of other ranks. From any thread, also when the communicator is gone; a thread that
+// launches kernels may stand still until there is room behind those that wait.
+class PushRelease {
+ public:
+  // `flags`: of the rank, so many bytes.
+  absl::Status Open(CudaBackend* backend, std::byte* flags, std::size_t bytes);
+  void Close();
+  // Lets go whatever waits now; the flags are reset then, so that what waits next has to be let go again. Nothing that the GPU makes
+  // counts any more (CudaBackend::Spoil). False: it is closed, or the GPU has failed.
+  bool LetGo();
+
+ private:
+  std::mutex mutex_;
+  CudaBackend* backend_ = nullptr;
+  std::byte* flags_ = nullptr;
+  std::vector<std::uint32_t> ones_;
+  cudaStream_t beside_ = nullptr;  // no stream of the run
 };
 
 struct PushOptions {
@@ -82,8 +103,14 @@ class PushCommunicator final : public Communicator {
 
   std::string At() const override { return progress_.Text(); }
   absl::Status Health() const { return nccl_.Health(); }
+  // After the run has failed: ends waits for other ranks, whatever becomes of the numbers, and waits so long until nothing is under way on
+  // this GPU. False: something still is, and this and the backend have to stay as long as the process; or the GPU's work has failed. Of a
+  // communicator that is used no more.
+  bool Quieten(std::chrono::milliseconds within);
+  std::shared_ptr<PushRelease> release() const { return release_; }
 
  private:
+  bool LetAllGo();
   absl::StatusOr<std::unique_ptr<Launch>> PrepareNccl(CollectiveArgs args, const ExchangeNotes& notes);
   // Of what NCCL does on a stream.
   absl::Status Note(const StreamNote& note, std::int32_t stream) const;
@@ -108,7 +135,8 @@ class PushCommunicator final : public Communicator {
   StreamFlags stream_flags_;
   StreamProgress progress_;
   std::byte* flags_ = nullptr;  // of this rank
-  bool signals_ = false;        // whether streams can write flags and wait for them
+  const std::shared_ptr<PushRelease> release_ = std::make_shared<PushRelease>();
+  bool signals_ = false;  // whether streams can write flags and wait for them
   cudaStream_t local_ = nullptr;
   // Each launch records its events anew, on streams that run in order: a wait is for the record before it.
   std::vector<cudaEvent_t> events_;

@@ -336,7 +336,7 @@ absl::Status CudaBackend::Copy(std::byte* to, const std::byte* from, std::int64_
 
 absl::Status CudaBackend::Stage(std::byte* arena, const void* host, std::int64_t bytes) {
   RETURN_IF_CUDA_ERROR(cudaSetDevice(index_));  // the caller may be a thread that never was here
-  RETURN_IF_CUDA_ERROR(cudaEventSynchronize(staged_));
+  RETURN_IF_ERROR(AwaitEvent(staged_));
   if (bytes > stage_bytes_) {
     cudaFreeHost(stage_memory_);
     stage_memory_ = nullptr;
@@ -382,19 +382,21 @@ absl::Status CudaBackend::Await(const std::function<cudaError_t()>& state) const
   constexpr int kPausesOfHealth = 400;  // 20 ms
   for (int pauses = 0;; ++pauses) {
     const cudaError_t now = state();
+    if (is_spoilt_) return absl::AbortedError("the run has ended");
     if (now != cudaErrorNotReady) return ToStatus(now, "what the GPU does");
     if (pauses % kPausesOfHealth == kPausesOfHealth - 1 && health_) RETURN_IF_ERROR(health_());
     std::this_thread::sleep_for(kPause);
   }
 }
 
+absl::Status CudaBackend::AwaitEvent(cudaEvent_t event) const {
+  if (!health_) return ToStatus(cudaEventSynchronize(event), "what the GPU does");
+  return Await([event] { return cudaEventQuery(event); });
+}
+
 absl::Status CudaBackend::WaitRead(std::int64_t ticket, void* host) {
   const ReadSlot& slot = reads_[static_cast<std::size_t>(ticket)];
-  if (!health_) {
-    RETURN_IF_CUDA_ERROR(cudaEventSynchronize(slot.done));
-  } else {
-    RETURN_IF_ERROR(Await([&] { return cudaEventQuery(slot.done); }));
-  }
+  RETURN_IF_ERROR(AwaitEvent(slot.done));
   std::memcpy(host, slot.memory, static_cast<std::size_t>(slot.bytes));
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -60,6 +61,8 @@ class CudaBackend final : public Backend {
   // Asked again and again while results are waited for; an error ends the wait. For what the GPU would wait
   // for in vain.
   void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }
+  // From now on no result counts, and to wait for one is an error: the GPU goes on without what it has waited for. From any thread.
+  void Spoil() { is_spoilt_ = true; }
   // Waits until it is done: `state` says cudaErrorNotReady until then. Error: that of `state`, or of health.
   absl::Status Await(const std::function<cudaError_t()>& state) const;
   // Bytes of the GPU's memory: free, and taken by all processes together.
@@ -86,6 +89,7 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(int index) : index_(index) {}
   absl::Status Init(const DeviceOptions& options);
   absl::Status MakeSnapshotStream();
+  absl::Status AwaitEvent(cudaEvent_t event) const;
   absl::Status UploadPinned(std::byte* arena, const std::byte* host, std::int64_t bytes);
 
   const int index_;
@@ -112,6 +116,7 @@ class CudaBackend final : public Backend {
   // host reads: an event that a graph records again would be lost then.
   std::int64_t* times_ns_ = nullptr;  // [kStamps]
   std::function<absl::Status()> health_;
+  std::atomic<bool> is_spoilt_ = false;
   std::vector<cudaEvent_t> marks_;
   // Of Signal, made as they are needed and used again in turn: a step waits for steps of its own and the last
   // microbatches in flight, far fewer signals back than this.
