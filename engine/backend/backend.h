@@ -109,6 +109,8 @@ class Backend {
   virtual absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) = 0;
   // Makes memory that is there already fit for such copies; before the first launch. Error: the system does not let it be pinned.
   virtual absl::Status PinSnapshot(std::byte* memory, std::int64_t bytes) = 0;
+  // Before that memory goes; no copy is under way.
+  virtual void UnpinSnapshot() {}
   // Copies the state that all launches so far leave: `at_once` before what is launched next, `beside` while that runs. It is not
   // called while launches that wait for copies (AwaitSnapshot) are under way; copies of several calls are made in their order.
   virtual absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,

@@ -171,6 +171,9 @@ absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
     gpu.device.health = [health] { return HealthOf(*health); };
     group->WatchGpu(health);
   }
+  static bool has_shared = false;  // in an attempt before
+  if (has_shared && !shares) unsetenv("NCCL_HOSTID");
+  has_shared = shares;
   if (shares) {
     ShareGpu(placement, visible, &gpu.device);
   } else if (placement.source == launch::kOwnSource && placement.local_size == placement.world) {

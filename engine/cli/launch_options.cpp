@@ -184,6 +184,7 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   }
   supervisor.from_disk = turn.from_disk;
   supervisor.is_restart = turn.generation > 1;
+  if (turn.from_disk) survivors.End();  // what has failed in vain may be their doing
   if (options.max_restarts > 0) supervisor.survivors = &survivors;
   const bool has_rank_0 = turn.node == 0;
   if (has_rank_0) {
@@ -195,6 +196,11 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   }
   ASSIGN_OR_RETURN(launch::SupervisedEnd end,
                    launch::Supervise(std::move(supervisor), {.peer_lost = kPeerLost, .stopped = kStopped}));
+  // What a process has kept may be to blame, as memory that is still taken: another try has new ones.
+  if (end.is_of_survivor && (end.code == kFailed || end.code == kNoDevice)) {
+    survivors.End();
+    end.code = kPeerLost;
+  }
   if (has_rank_0 && end.code != 0 && end.code != kStopped)
     train::FinishOutcome(out, recipe.iterations(), end.verdict, MayGoWell(end.code));
   return end;

@@ -82,8 +82,6 @@ ProcessGroup::~ProcessGroup() {
   }
   world.reset();
   client_.reset();
-  server_.reset();
-  *is_done_ = true;
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Open(const launch::Placement& placement,
@@ -140,19 +138,25 @@ absl::Status ProcessGroup::ConnectCpu() {
 // Waits for other ranks end with the reason; a rank that hears of nothing any more ends all the same.
 void ProcessGroup::OnAbort(const absl::Status& why) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::thread([reason = Message(why), is_done = is_done_, release = release_] {
+  std::thread([reason = Message(why), fate = fate_, release = release_] {
     const auto end = std::chrono::steady_clock::now() + kEndTimeout;
     std::this_thread::sleep_for(kOwnEndTimeout);
-    while (!*is_done && std::chrono::steady_clock::now() < end) {
+    while (*fate == Fate::kEndsWithRun && std::chrono::steady_clock::now() < end) {
       if (release) release();
       std::this_thread::sleep_for(kReleasePause);
     }
-    if (*is_done) return;
+    Fate expected = Fate::kEndsWithRun;
+    if (!fate->compare_exchange_strong(expected, Fate::kIsEnded)) return;
     Print(stderr, "engine run: {}\nengine run: this rank is ended, as its run has ended and it has not\n",
           reason);
     _exit(kPeerLost);
   }).detach();
   if (world_ != nullptr) world_->Abort(why);
+}
+
+bool ProcessGroup::Survive() {
+  Fate expected = Fate::kEndsWithRun;
+  return is_quiet_ && fate_->compare_exchange_strong(expected, Fate::kSurvives);
 }
 
 void ProcessGroup::ReleaseBy(std::function<void()> release) {

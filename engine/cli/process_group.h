@@ -50,6 +50,9 @@ class ProcessGroup {
   // Whether nothing of the run is under way on this rank's device.
   void SetQuiet(bool is_quiet) { is_quiet_ = is_quiet; }
   bool is_quiet() const { return is_quiet_; }
+  // From now on this process is not ended for the end of this run, which may have come already: it takes part in another attempt. False: it is
+  // being ended, or something is under way on its device.
+  bool Survive();
 
  private:
   ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options);
@@ -69,8 +72,8 @@ class ProcessGroup {
   bool joined_ = false;                     // or tried to
   bool is_quiet_ = true;
   std::function<absl::Status()> connect_;  // to the other ranks, when all are here
-  // Whether this process has done with the run, and is not ended for it any more.
-  std::shared_ptr<std::atomic<bool>> is_done_ = std::make_shared<std::atomic<bool>>(false);
+  enum class Fate { kEndsWithRun, kSurvives, kIsEnded };
+  std::shared_ptr<std::atomic<Fate>> fate_ = std::make_shared<std::atomic<Fate>>(Fate::kEndsWithRun);
   std::mutex mutex_;               // guards what follows
   std::function<void()> release_;  // null: nothing waits where no thread can be reached
   std::unique_ptr<backend::cpu::ProcessWorld> world_;

@@ -215,7 +215,7 @@ int RunRecipe(RunArguments& arguments) {
   // Where nothing else is asked for, it counts that what was said could not be written.
   if (code == kStopped && arguments.launch.stopped_code == 0 && WithOutputWritten(0) != 0) code = kFailed;
   if (!IsSupervised(placement)) code = FinalCode(code, arguments.launch);  // else our supervisor does
-  if (code == kPeerLost && placement && placement->next_place >= 0 && group->is_quiet()) {
+  if (code == kPeerLost && placement && placement->next_place >= 0 && group->Survive()) {
     next_place = placement->next_place;
     return code;
   }

@@ -13,7 +13,10 @@ MemoryCheckpoint::MemoryCheckpoint(backend::Backend& backend, const std::vector<
   for (const StatePart& part : parts_) copy_bytes_ += RoundUp(part.copy.bytes, plan::kSnapshotAlignment);
 }
 
-MemoryCheckpoint::~MemoryCheckpoint() { AwaitWhole(); }
+MemoryCheckpoint::~MemoryCheckpoint() {
+  AwaitWhole();
+  if (copies_) backend_.UnpinSnapshot();
+}
 
 void MemoryCheckpoint::AwaitWhole() const {
   if (whole_.valid()) whole_.wait();

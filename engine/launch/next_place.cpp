@@ -141,6 +141,9 @@ bool PlaceGiver::Give(NextPlace place, int out, const std::vector<std::pair<std:
 }
 
 std::optional<std::vector<std::string>> AwaitNextPlace(int socket) {
+  // Whoever waits keeps no state: its supervisor may have no place for it.
+  if (const int memory = NumberIn("ENGINE_MEMORY"); memory >= 0) close(memory);
+  unsetenv("ENGINE_MEMORY");
   constexpr char kAsks = 1;
   if (send(socket, &kAsks, 1, MSG_NOSIGNAL) != 1) return std::nullopt;
   std::optional<Received> received = ReceiveFirst(socket);
@@ -156,7 +159,6 @@ std::optional<std::vector<std::string>> AwaitNextPlace(int socket) {
       arguments.begin() + std::min<std::ptrdiff_t>(header[1], std::ssize(arguments)), arguments.end());
   arguments.resize(header[1]);
 
-  if (const int memory = NumberIn("ENGINE_MEMORY"); memory >= 0) close(memory);
   for (const char* name : kPlaceVariables) {
     if (std::string_view(name) != "ENGINE_NEXT_PLACE") unsetenv(name);
   }

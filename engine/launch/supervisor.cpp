@@ -135,10 +135,11 @@ bool IsStopped(pid_t pid) {
 struct Child {
   std::int64_t rank = 0;
   pid_t pid = 0;
-  bool running = true;     // and takes part in the attempt
-  int signals_sent = 0;    // by us, to end it
-  PlaceGiver places = {};  // not open: it ends with the attempt
-  bool waits = false;      // for a place in another attempt
+  bool running = true;       // and takes part in the attempt
+  int signals_sent = 0;      // by us, to end it
+  PlaceGiver places = {};    // not open: it ends with the attempt
+  bool waits = false;        // for a place in another attempt
+  bool is_survivor = false;  // of an attempt before
 };
 
 class Supervisor {
@@ -169,7 +170,10 @@ class Supervisor {
     FinishReport();
     server_.reset();
     KeepSurvivors();
-    return SupervisedEnd{.code = Code(), .asked_to_stop = stop_requests_.any(), .verdict = whole_verdict_};
+    return SupervisedEnd{.code = Code(),
+                         .asked_to_stop = stop_requests_.any(),
+                         .is_of_survivor = is_of_survivor_,
+                         .verdict = whole_verdict_};
   }
 
  private:
@@ -306,7 +310,8 @@ class Supervisor {
       return false;
     }
     lines_.push_back({std::move(survivor->error), rank, /*is_error=*/true, ""});
-    children_.push_back({.rank = rank, .pid = survivor->pid, .places = std::move(survivor->places)});
+    children_.push_back(
+        {.rank = rank, .pid = survivor->pid, .places = std::move(survivor->places), .is_survivor = true});
     return true;
   }
 
@@ -361,16 +366,20 @@ class Supervisor {
   void Reap() {
     for (Child& child : children_) {
       int status = 0;
-      if (child.running && child.places.HasAsked()) {
-        child.running = false;
-        child.waits = true;
-        Judge(child, ExitStatus(codes_.peer_lost));
-        continue;
-      }
+      if (TakesLeave(child)) continue;
       if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
       child.running = false;
       Judge(child, status);
     }
+  }
+
+  // Whether it has left the attempt just now, to wait for another one.
+  bool TakesLeave(Child& child) {
+    if (!child.running || !child.places.HasAsked()) return false;
+    child.running = false;
+    child.waits = true;
+    Judge(child, ExitStatus(codes_.peer_lost));
+    return true;
   }
 
   // As waitpid(2) has it.
@@ -390,6 +399,7 @@ class Supervisor {
     if (code_ != 0 && (code_ != codes_.peer_lost || !by_itself)) return;
     if (by_itself) {
       failed_ = {child.rank, child.pid};
+      is_of_survivor_ = child.is_survivor;
       verdict_ = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status),
                                                    strsignal(WTERMSIG(status)))
                                      : fmt::format("ended with exit code {}", code);
@@ -444,7 +454,7 @@ class Supervisor {
   void EndTheRest() {
     if (next_signal_ == 0 || Clock::now() < next_moment_) return;
     for (Child& child : children_) {
-      if (child.running) End(child, next_signal_);
+      if (!TakesLeave(child) && child.running) End(child, next_signal_);
     }
     next_signal_ = SIGKILL;
     next_moment_ = Clock::now() + kTermEnd;
@@ -468,7 +478,8 @@ class Supervisor {
   struct {
     std::int64_t rank = 0;
     pid_t pid = 0;
-  } failed_;             // the first that failed by itself
+  } failed_;  // the first that failed by itself
+  bool is_of_survivor_ = false;
   std::string verdict_;  // of it
   std::string whole_verdict_;
   std::unique_ptr<Server> server_;
@@ -487,7 +498,7 @@ absl::StatusOr<SupervisedEnd> Supervise(SupervisorOptions options, SupervisedCod
   return Supervisor(options, *signals, codes).Run();
 }
 
-Survivors::~Survivors() {
+void Survivors::End() {
   for (auto& [local_rank, survivor] : by_local_rank_) survivor.places.Close();
   const Clock::time_point end = Clock::now() + kSurvivorEnd;
   for (auto& [local_rank, survivor] : by_local_rank_) {
@@ -499,6 +510,7 @@ Survivors::~Survivors() {
     kill(survivor.pid, SIGKILL);
     waitpid(survivor.pid, nullptr, 0);
   }
+  by_local_rank_.clear();
 }
 
 void Survivors::Add(std::int64_t local_rank, Survivor survivor) {
@@ -508,6 +520,11 @@ void Survivors::Add(std::int64_t local_rank, Survivor survivor) {
 std::optional<Survivor> Survivors::Take(std::int64_t local_rank) {
   auto node = by_local_rank_.extract(local_rank);
   if (node.empty() || waitpid(node.mapped().pid, nullptr, WNOHANG) != 0) return std::nullopt;
+  if (IsStopped(node.mapped().pid)) {  // by a signal: it would take part in nothing
+    kill(node.mapped().pid, SIGKILL);
+    waitpid(node.mapped().pid, nullptr, 0);
+    return std::nullopt;
+  }
   return std::move(node.mapped());
 }
 

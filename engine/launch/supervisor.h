@@ -48,7 +48,8 @@ struct SupervisedCodes {
 
 struct SupervisedEnd {
   int code = 0;
-  bool asked_to_stop = false;  // by a signal, whatever came of it
+  bool asked_to_stop = false;   // by a signal, whatever came of it
+  bool is_of_survivor = false;  // it failed first, a process of an attempt before this one
   std::string verdict;  // of the rank that failed first by itself: "rank 1 (pid 42) ended with exit code 4"
 };
 
@@ -63,10 +64,11 @@ struct Survivor {
 class Survivors {
  public:
   Survivors() = default;
-  ~Survivors();  // ends them
+  ~Survivors() { End(); }
   Survivors(const Survivors&) = delete;
   Survivors& operator=(const Survivors&) = delete;
 
+  void End();  // all of them
   void Add(std::int64_t local_rank, Survivor survivor);
   // nullopt: there is none, or it has died meanwhile.
   std::optional<Survivor> Take(std::int64_t local_rank);

@@ -68,7 +68,8 @@ class Training {
     }
     const bool is_rank = run_.processes != nullptr && run_.ranks != nullptr;
     if (is_rank && run_.ranks->executors()[0]->backend().asynchronous()) {
-      const bool is_quiet = !status.ok() && run_.device.quieten && run_.device.quieten();
+      const bool is_of_another = absl::IsAborted(status);
+      const bool is_quiet = is_of_another && run_.device.quieten && run_.device.quieten();
       if (!is_quiet) run_.ranks->Leave();
     }
     RETURN_IF_ERROR(status);

@@ -28,6 +28,7 @@ struct BiasGradients {
     const TileNote t = GetNote<TileNote>(tile_note);
     head_here = t.of_biases;
     corner = key - static_cast<int>(threadIdx.x) % kWarp / 4 - t.position - first_query;
+    __syncwarp();  // all lanes have read the note before one of them gives it back
   }
   __device__ __forceinline__ void Add(const BackwardParams& p, std::uint32_t block_note,
                                       const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {

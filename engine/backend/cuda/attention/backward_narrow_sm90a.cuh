@@ -188,7 +188,6 @@ struct BackwardWorker {
     hopper::PinAll(s.dk);
     biases.Locate(p, memory.tile_note(ring->stage), /*first_query=*/0, key);
     if constexpr (!kAddsBiasesLate) biases.Add(p, memory.block_note(), d_scores);
-    __syncwarp();  // all lanes have read rows and notes before one of them gives the stages back
     Release(memory.do_empty(ring->stage));
     Release(memory.q_empty(ring->stage));
     ring->Next();

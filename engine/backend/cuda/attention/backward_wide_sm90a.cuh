@@ -178,7 +178,6 @@ struct WideWorker {
     hopper::PinAll(s.dv);
     hopper::PinAll(s.dk);
     biases.Locate(p, memory.tile_note(ring->stage), worker * Form::kScoreQueries, key);
-    __syncwarp();  // all lanes have read rows and notes before one of them gives the stages back
     Release(memory.do_empty(do_ring->stage));
     Release(memory.q_empty(ring->stage));
     ring->Next();

@@ -156,6 +156,7 @@ bool PushRelease::LetGo() {
 // Until the GPU is done with all that was launched.
 bool PushCommunicator::LetAllGo() {
   std::vector<cudaStream_t> streams = {backend_.device().copy()};
+  if (backend_.snapshot_stream() != nullptr) streams.push_back(backend_.snapshot_stream());
   for (std::int32_t stream = 0; stream < plan::kStreams; ++stream)
     streams.push_back(backend_.device().stream(stream));
   if (local_ != nullptr) streams.push_back(local_);
@@ -171,6 +172,9 @@ bool PushCommunicator::LetAllGo() {
 
 // A call of the driver may stand still until the streams go on, so that a thread of its own makes them.
 bool PushCommunicator::Quieten(std::chrono::milliseconds within) {
+  // Until all ranks have heard of the end: what is pushed from now on makes no sense to those that would still count it.
+  constexpr auto kHeard = std::chrono::milliseconds(100);
+  std::this_thread::sleep_for(kHeard);
   nccl_.BeginAbort();
   std::promise<bool> promise;
   std::future<bool> is_quiet = promise.get_future();

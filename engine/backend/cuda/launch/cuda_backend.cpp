@@ -108,7 +108,7 @@ CudaBackend::~CudaBackend() {
   cudaFree(arena_);
   cudaFreeHost(host_);
   cudaFreeHost(snapshot_);
-  if (pinned_ != nullptr) cudaHostUnregister(pinned_);
+  UnpinSnapshot();
   if (snapshot_begins_ != nullptr) cudaEventDestroy(snapshot_begins_);
   if (snapshot_done_ != nullptr) cudaEventDestroy(snapshot_done_);
   if (snapshot_stream_ != nullptr) cudaStreamDestroy(snapshot_stream_);
@@ -182,6 +182,10 @@ absl::StatusOr<std::byte*> CudaBackend::AllocateSnapshot(std::int64_t bytes) {
   }
   RETURN_IF_ERROR(MakeSnapshotStream());
   return snapshot_;
+}
+
+void CudaBackend::UnpinSnapshot() {
+  if (pinned_ != nullptr) cudaHostUnregister(std::exchange(pinned_, nullptr));
 }
 
 absl::Status CudaBackend::PinSnapshot(std::byte* memory, std::int64_t bytes) {
@@ -383,6 +387,8 @@ absl::Status CudaBackend::Await(const std::function<cudaError_t()>& state) const
   for (int pauses = 0;; ++pauses) {
     const cudaError_t now = state();
     if (is_spoilt_) return absl::AbortedError("the run has ended");
+    // Of a run that has ended a result may be made of what others have pushed since then.
+    if (now == cudaSuccess && health_) return health_();
     if (now != cudaErrorNotReady) return ToStatus(now, "what the GPU does");
     if (pauses % kPausesOfHealth == kPausesOfHealth - 1 && health_) RETURN_IF_ERROR(health_());
     std::this_thread::sleep_for(kPause);

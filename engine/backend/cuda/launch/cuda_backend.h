@@ -25,6 +25,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Launch> PrepareHostCopy(const HostCopyArgs& args) override;
   absl::StatusOr<std::byte*> AllocateSnapshot(std::int64_t bytes) override;  // pinned
   absl::Status PinSnapshot(std::byte* memory, std::int64_t bytes) override;
+  void UnpinSnapshot() override;
   absl::Status BeginSnapshot(std::span<const SnapshotCopy> at_once,
                              std::span<const SnapshotCopy> beside) override;
   absl::Status AwaitSnapshot() override;
@@ -54,6 +55,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
 
   Device& device() { return *device_; }
+  cudaStream_t snapshot_stream() const { return snapshot_stream_; }  // null: there are no snapshots
   // Empty before AllocateArena. One allocation of its own (cudaMalloc).
   std::span<std::byte> arena() const { return {arena_, static_cast<std::size_t>(arena_bytes_)}; }
   // Makes the calling thread one of this GPU's.
