@@ -112,10 +112,10 @@ bool PlaceGiver::HasAsked() {
 bool PlaceGiver::Give(NextPlace place, int out, const std::vector<std::pair<std::string, int>>& shared) {
   std::vector<int> numbers = {out};
   std::vector<std::string> first;
-  for (const auto& [variable, number] : shared) {
-    first.push_back(fmt::format("{}={}", variable, number));
-    numbers.push_back(number);
-    std::erase_if(place.variables, [&](const std::string& text) { return text.starts_with(variable + "="); });
+  for (const std::pair<std::string, int>& of : shared) {
+    first.push_back(fmt::format("{}={}", of.first, of.second));
+    numbers.push_back(of.second);
+    std::erase_if(place.variables, [&](const std::string& text) { return text.starts_with(of.first + "="); });
   }
   place.variables.insert(place.variables.begin(), first.begin(), first.end());
   const std::string frame = FrameOf(place);
