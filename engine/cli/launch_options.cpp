@@ -196,7 +196,7 @@ absl::StatusOr<launch::SupervisedEnd> RunOnce(const recipe::Recipe& recipe, cons
   }
   ASSIGN_OR_RETURN(launch::SupervisedEnd end,
                    launch::Supervise(std::move(supervisor), {.peer_lost = kPeerLost, .stopped = kStopped}));
-  // What a process has kept may be to blame, as memory that is still taken: another try has new ones.
+  // The process may have kept what is to blame, such as memory that is still taken, so another attempt gets new processes.
   if (end.is_of_survivor && (end.code == kFailed || end.code == kNoDevice)) {
     survivors.End();
     end.code = kPeerLost;

@@ -44,8 +44,8 @@ class ProcessGroup {
   absl::Status Fail(const absl::Status& error);
   // Whether this rank has met the others, or tried to: the run's end may then be another's doing.
   bool joined() const { return joined_; }
-  // What lets this rank's device go on that waits for others, once its run has ended: called again and again, from another thread, until
-  // this is gone.
+  // `release` makes this rank's device go on where it waits for other ranks. Once the run has ended it is called again and again, from
+  // another thread, until this process ends or survives.
   void ReleaseBy(std::function<void()> release);
   // Whether nothing of the run is under way on this rank's device.
   void SetQuiet(bool is_quiet) { is_quiet_ = is_quiet; }

@@ -162,7 +162,7 @@ class Blend::Dealer {
     std::uint32_t group = 0;
   };
 
-  // By how many samples shares are multiplied: Megatron's rule takes one for the first sample, too.
+  // The number of samples by which shares are multiplied: those taken so far, but one before the first, as in Megatron's rule.
   std::int64_t Now() const { return std::max<std::int64_t>(next_, 1); }
   double LagOf(const auto& of) const { return of.share * static_cast<double>(Now()) - of.count; }
 
@@ -185,7 +185,7 @@ class Blend::Dealer {
     due_.push_back({group.share, group.count, sets_[group.turn], index});
   }
 
-  // Those that have waited for this sample.
+  // Takes the groups that have waited for this sample among those that are due.
   void Arrive() {
     const std::int64_t now = Now();
     std::int32_t& slot = wheel_[static_cast<std::size_t>(now) % kSlots];

@@ -49,7 +49,7 @@ class Blend {
   std::int64_t block_;  // samples that are dealt out at a time
   mutable std::mutex mutex_;
   mutable std::unique_ptr<Dealer> dealer_;  // at the end of the last block that was asked for
-  // Of each block up to there: how many samples of each data set come before it.
+  // counts_[n][d]: how many samples of data set d come before block n, for each block that the dealer has come to.
   mutable std::vector<std::vector<std::uint32_t>> counts_;
   mutable std::vector<std::shared_ptr<const Block>> recent_;
 };

@@ -132,6 +132,33 @@ TEST_CASE("survivors: one that has died meanwhile has no place") {
   CHECK(!survivors.Take(0).has_value());
 }
 
+TEST_CASE("survivors: one that a signal has stopped has no place, and is ended") {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    for (;;) pause();
+  }
+  kill(pid, SIGSTOP);
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, WUNTRACED) == pid);
+  Survivors survivors;
+  survivors.Add(0, {.pid = pid, .places = {}, .error = {}});
+  CHECK(!survivors.Take(0).has_value());
+  CHECK(kill(pid, 0) != 0);
+}
+
+TEST_CASE("survivors: one that fails by itself is replaced, and a new process that does ends the run") {
+  const TinyRun tiny;
+  const std::string run =
+      "run " + tiny.recipe +
+      " --set debug.faults=true --set parallelism.dp=2 --processes --max-restarts 3 --out ";
+  const std::string exits = " --fault rank=0,iteration=6,kind=exit:1";
+  const cli::ProgramResult kept =
+      cli::RunProgram(run + tiny.out + " --fault rank=1,iteration=3,kind=kill" + exits);
+  CHECK_MESSAGE(kept.exit_code == 0, kept.output);
+  const cli::ProgramResult fresh = cli::RunProgram(run + tiny.out + "_fresh" + exits);
+  CHECK_MESSAGE(fresh.exit_code == 1, fresh.output);
+}
+
 TEST_CASE("survivors: whichever rank is killed, the others train on in their processes") {
   const TinyRun tiny;
   const std::string out = tiny.out;

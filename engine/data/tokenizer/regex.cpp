@@ -288,7 +288,7 @@ class RegexTranslator {
   };
   static std::string ExpressionOf(const Set& set) {
     if (set.others.empty()) return fmt::format("[{}]", set.ranges);
-    // By itself it takes no room for each character of a run.
+    // A single class with a "not" stands without the group below, for which PCRE2 would need memory for each character of a run.
     if (set.ranges.empty() && set.others.size() == 1 && set.others[0].starts_with("[^")) return set.others[0];
     const std::string first = set.ranges.empty() ? "" : fmt::format("[{}]|", set.ranges);
     return fmt::format("(?:{}{})", first, fmt::join(set.others, "|"));

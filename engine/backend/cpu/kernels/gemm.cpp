@@ -4,7 +4,7 @@
 
 #include "engine/base/status.h"
 
-// Of the OpenMP runtime that oneDNN is linked with (OpenMP 5.0, 3.2.1). The header is the compiler's, and not every one has it.
+// This function is the OpenMP runtime's, which oneDNN is linked with (OpenMP 5.0, 3.2.1). Not every compiler brings its header.
 extern "C" void omp_set_num_threads(int threads);
 
 namespace engine::backend::cpu {

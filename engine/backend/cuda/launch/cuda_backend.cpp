@@ -387,7 +387,7 @@ absl::Status CudaBackend::Await(const std::function<cudaError_t()>& state) const
   for (int pauses = 0;; ++pauses) {
     const cudaError_t now = state();
     if (is_spoilt_) return absl::AbortedError("the run has ended");
-    // Of a run that has ended a result may be made of what others have pushed since then.
+    // Once the run has ended, a result may be made of what others have pushed since then, so it does not count.
     if (now == cudaSuccess && health_) return health_();
     if (now != cudaErrorNotReady) return ToStatus(now, "what the GPU does");
     if (pauses % kPausesOfHealth == kPausesOfHealth - 1 && health_) RETURN_IF_ERROR(health_());
