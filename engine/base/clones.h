@@ -2,8 +2,8 @@
 #pragma once
 
 // Before a function's declaration: a body for each of them. What it is to inline must be always_inline.
-// Instrumented builds have one body: they cannot pick.
-#if defined(__x86_64__) && defined(__OPTIMIZE__)
+// Sanitized builds have one body: what picks runs before the sanitizers' libraries are loaded, and would call them.
+#if defined(__x86_64__) && !defined(ENGINE_SANITIZED)
 #define ENGINE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define ENGINE_CLONES

@@ -14,6 +14,8 @@
 #include "engine/cli/attention_contest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
+#include "engine/cli/network_report.h"
+#include "engine/cli/recipe_options.h"
 
 namespace engine::cli {
 namespace {
@@ -100,9 +102,28 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
       ->add_flag("--reference", contest->reference,
                  "With --attention: also the reference kernels where there are others")
       ->needs(attention);
-  command->footer(
-      fmt::format("Exit code 0 where a run on a GPU can start, {} where not.", static_cast<int>(kNoDevice)));
-  command->callback([contest, exit_code] {
+  const auto networks = std::make_shared<NetworkArguments>();
+  CLI::Option* network =
+      command
+          ->add_flag("--network", networks->wanted,
+                     "Say instead which of this host's networks NCCL takes between hosts, by its settings "
+                     "and its rules, and what is wrong with them")
+          ->excludes(attention);
+  command
+      ->add_option("recipe", networks->recipe,
+                   "With --network: what is needed, by its [parallelism], [cluster] and [launch]")
+      ->type_name("RECIPE")
+      ->needs(network);
+  AddLoadOptions(command, &networks->load);
+  command->footer(fmt::format(
+      "Exit code 0 where a run on a GPU can start (--network: where nothing is wrong), {} where not.",
+      static_cast<int>(kNoDevice)));
+  command->callback([contest, networks, exit_code] {
+    if (networks->wanted) {
+      networks->json = contest->json;
+      *exit_code = PrintNetworks(*networks);
+      return;
+    }
     if (!contest->shapes.empty()) {
       *exit_code = PrintAttentionContests(*contest);
       return;

@@ -78,6 +78,11 @@ Roster::Turn Roster::Next(const std::optional<HostEnd>& end, const std::function
   return *std::exchange(turn_, std::nullopt);
 }
 
+std::size_t Roster::hosts_here() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return hosts_.size();
+}
+
 // With the mutex held.
 void Roster::TellEnd(const HostEnd& end) {
   if (end_ && end_->asked_to_stop) return;
@@ -101,7 +106,6 @@ void Roster::Live() {
       EndRun(options_.table.lost_code, Message(link.status()));
       break;
     }
-    has_met_ = true;
     Converse(std::move(*link).TakeSocket());
   }
   leader_.reset();  // here, where it does not keep the caller of Next
@@ -140,7 +144,7 @@ absl::StatusOr<Link> Roster::MeetFirst() {
 // The host that leads: where it was, else the lowest of those that are left, which may be this one. The others give each lower one time to
 // see for itself that the one before is gone.
 absl::StatusOr<Link> Roster::Reach() {
-  if (!has_met_) return MeetFirst();
+  if (hosts_.empty()) return MeetFirst();  // it knows of no other
   std::vector<Endpoint> candidates = {leads_at_};
   for (const auto& [host, leads_at] : hosts_) {
     if (host < options_.host && leads_at.ToString() != leads_at_.ToString()) candidates.push_back(leads_at);
@@ -256,13 +260,15 @@ bool Roster::TakeIn(const WireMessage& message) {
   const std::vector<std::string>& fields = message.fields;
   switch (message.kind) {
     case MessageKind::kHosts: {
-      hosts_.clear();
+      std::map<std::int64_t, Endpoint> hosts;
       std::istringstream lines(fields[0]);
       std::int64_t host = 0;
       for (std::string at; lines >> host >> at;) {
         const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(at);
-        if (endpoint.ok()) hosts_[host] = *endpoint;
+        if (endpoint.ok()) hosts[host] = *endpoint;
       }
+      const std::lock_guard<std::mutex> lock(mutex_);
+      hosts_ = std::move(hosts);
       return true;
     }
     case MessageKind::kAttempt: {

@@ -64,6 +64,10 @@ class Roster {
   Turn Next(const std::optional<HostEnd>& end, const std::function<bool()>& stop_comes,
             const std::function<bool()>& is_over);
 
+  // How many hosts are here, this one with them, as the one that leads has told last; 0 before it has. One that it has told of no others
+  // cannot find the next that leads.
+  std::size_t hosts_here() const;
+
  private:
   void Live();
   absl::StatusOr<Link> Reach();
@@ -81,13 +85,12 @@ class Roster {
   const Options options_;
   std::unique_ptr<RosterLeader> leader_;  // of the thread; null: another host leads
   Endpoint leads_at_;
-  std::map<std::int64_t, Endpoint> hosts_;  // those that are here, with where they would lead
   Descriptor successor_listener_;           // where this host would
   std::string successor_at_;
-  bool has_met_ = false;
   const Descriptor wake_;
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
+  std::map<std::int64_t, Endpoint> hosts_;  // those that are here, with where they would lead; only the thread writes it
   Descriptor ranks_listener_;  // of rank 0 of the next attempt, should it be here
   std::string ranks_at_;
   std::int64_t generation_ = 0, node_ = -1;  // of the attempt that this host knows last

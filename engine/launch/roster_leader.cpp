@@ -56,8 +56,10 @@ void RosterLeader::Loop() {
       Tick();
       next_tick = Clock::now() + TickOf({.heartbeat_timeout = options_.heartbeat_timeout});
     }
-    if (const std::optional<HostTable::News> news = table_.Decide(Clock::now())) Tell(*news);
+    const std::optional<HostTable::News> news = table_.Decide(Clock::now());
+    // First who is here: whoever has a place knows, then, who may lead next.
     if (std::exchange(has_new_hosts_, false)) TellHosts();
+    if (news) Tell(*news);
     if (yields_.exchange(false)) SendToAll(MessageKind::kLeaderAt, {options_.coordinator.ToString()});
     connections_.Flush();
   }

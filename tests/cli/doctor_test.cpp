@@ -87,4 +87,28 @@ TEST_CASE("doctor: the cache is where the environment says") {
   CHECK(StateOf(none, "cache") == "missing");
 }
 
+TEST_CASE("doctor: networks, with what a recipe needs of them") {
+  // Settings of the test's own, whatever those of this machine are.
+  const std::string only = "NCCL_CONF_FILE=/dev/null NCCL_IB_DISABLE= NCCL_NET= NCCL_SOCKET_IFNAME=";
+  const ProgramResult wrong = RunProgram("doctor --network --json", only + "no-such");
+  CHECK(wrong.exit_code == 3);
+  const nlohmann::json json = nlohmann::json::parse(wrong.output, nullptr, false);
+  REQUIRE_MESSAGE(json.is_object(), wrong.output);
+  CHECK(json["nothing_wrong"] == false);
+  CHECK(StateOf(json, "lo") == "ok");
+  CHECK(StateOf(json, "addresses") == "wrong");
+  CHECK(Contains(json.dump(), "NCCL_SOCKET_IFNAME=no-such takes none of this host's interfaces"));
+
+  const std::string recipe = ENGINE_SOURCE_DIR "/recipes/gpt2-large-tp2.toml";
+  const ProgramResult one_host = RunProgram("doctor --network " + recipe, only + "no-such");
+  CHECK(Contains(one_host.output, "all ranks are on one host: no network between hosts is used\n"));
+  const ProgramResult efa =
+      RunProgram("doctor --network " + recipe +
+                 " --set cluster.nodes=2 --set cluster.devices_per_node=1 --set launch.network=efa");
+  CHECK(efa.exit_code == 3);
+  CHECK(Contains(efa.output, "launch.network is \"efa\", and this host has none\n"));
+  CHECK(RunProgram("doctor --network no.toml").exit_code == 1);
+  CHECK(RunProgram("doctor " + recipe).exit_code == 2);
+}
+
 }  // namespace engine::cli

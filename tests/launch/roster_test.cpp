@@ -128,6 +128,11 @@ TEST_CASE(
   std::future<Roster::Turn> other_spare = run.Next(3);
   run.Next(0).get();
   run.Next(1).get();
+  for (const auto& host : run.hosts_here) {  // a spare that has not met the others could not find them
+    for (int i = 0; i < 2000 && host->hosts_here() < 4; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    REQUIRE(host->hosts_here() == 4);
+  }
   run.Lose(0);
   std::future<Roster::Turn> again = run.Next(1, kLostHere);
   const Roster::Turn replaced = spare.get();
