@@ -34,6 +34,13 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   executor->options_ = options;
   executor->backend_ = std::move(backend);
   executor->communicator_ = std::move(communicator);
+  if (options.trace) {
+    if (executor->backend_->asynchronous())
+      return FailedPrecondition("what ranks exchange is hashed on the CPU alone");
+    auto trace = std::make_unique<TracingCommunicator>(std::move(executor->communicator_), plan);
+    executor->trace_ = trace.get();
+    executor->communicator_ = std::move(trace);
+  }
   executor->seed_ = seed;
   ASSIGN_OR_RETURN(executor->arena_, executor->backend_->AllocateArena(executor->stage_.arena_bytes));
   if (const std::int64_t bytes = executor->stage_.host_bytes; bytes > 0) {
@@ -338,7 +345,8 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
   ASSIGN_OR_RETURN(results.control, backend_->Read(control, stage_.control.bytes()));
   ASSIGN_OR_RETURN(results.times, backend_->ReadTimes());
-  started_.push_back(results);
+  if (trace_ != nullptr) results.traced = trace_->Take();
+  started_.push_back(std::move(results));
   return absl::OkStatus();
 }
 
@@ -354,7 +362,7 @@ std::vector<double> RankExecutor::MetricSums(const std::vector<double>& scalars,
 
 absl::StatusOr<IterationResult> RankExecutor::Wait() {
   ENGINE_CHECK(!started_.empty(), "no iteration is started");
-  const Results results = started_.front();
+  Results results = std::move(started_.front());
   started_.pop_front();
   std::vector<double> scalars(static_cast<size_t>(stage_.scalars.elements));
   double control[plan::kControlNumbers] = {};
@@ -375,7 +383,8 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
       .loss_scale = control[plan::kLossScale],
       .elapsed_ms = static_cast<double>(ended_ns_ - followed_ns) / kNsPerMs,
       .busy_ms = static_cast<double>(times_ns[backend::kUpdateBegins] - began_ns) / kNsPerMs,
-      .data_wait_ms = results.data_wait_ms};
+      .data_wait_ms = results.data_wait_ms,
+      .traced = std::move(results.traced)};
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,
@@ -420,6 +429,7 @@ absl::StatusOr<double> RankExecutor::RunForward(std::int32_t program, const Feed
   RETURN_IF_ERROR(Reach(Moment::kForward));
   RETURN_IF_ERROR(TakeIncoming());
   RETURN_IF_ERROR(RunOrReplay(program, Context(0)));
+  if (trace_ != nullptr) trace_->Take();
   return label_factor;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/backend/backend.h"
+#include "engine/executor/exchange_trace.h"
 #include "engine/executor/memory_checkpoint.h"
 #include "engine/executor/rank_state.h"
 #include "engine/executor/snapshot.h"
@@ -65,6 +66,8 @@ struct IterationResult {
   double busy_ms = 0;
   // By the host's clock: how long the iteration's launch waited for its inputs to be read.
   double data_wait_ms = 0;
+  // Of ExecutorOptions::trace, from the end of the iteration before; not of an evaluation.
+  std::vector<TracedBytes> traced = {};
 };
 
 // How well a rank's part of the tokens of an evaluation was predicted (graph::TokenScores).
@@ -92,6 +95,9 @@ struct ExecutorOptions {
   // Wait after each instruction and check that what it made is finite; the first that made something else is
   // an error that names it.
   bool check = false;
+  // Hash all that the rank gives to others and gets (exchange_trace.h). Error, where the executor is made: the backend's launches return
+  // before they have run.
+  bool trace = false;
   // Called at each moment, on the thread that calls the executor, with the iteration, from 0, or kNoIteration of an evaluation.
   // kExchange and kUpdate are not told of where a recorded program is replayed. Null: nobody is.
   static constexpr std::int64_t kNoIteration = -1;
@@ -151,6 +157,7 @@ class RankExecutor : public RankState {
   absl::StatusOr<IterationResult> Evaluate(const Feed& feed);
 
   backend::Backend& backend() { return *backend_; }
+  TracingCommunicator* trace() { return trace_; }  // null without ExecutorOptions::trace
 
   // For checkpoints. Its memory is that of all it saves of the stage (plan/snapshot.h).
   Snapshot& snapshot() { return *snapshot_; }
@@ -236,7 +243,8 @@ class RankExecutor : public RankState {
 
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<backend::Communicator> communicator_;
-  std::byte* host_ = nullptr;  // StagePlan::host_bytes
+  TracingCommunicator* trace_ = nullptr;  // it, or null
+  std::byte* host_ = nullptr;             // StagePlan::host_bytes
   std::unique_ptr<Snapshot> snapshot_;
   std::unique_ptr<MemoryCheckpoint> memory_checkpoint_;
   std::uint64_t seed_ = 0;
@@ -257,6 +265,7 @@ class RankExecutor : public RankState {
     bool follows = false;                                 // the one before was still under way
     double label_factor = 1;
     double data_wait_ms = 0;
+    std::vector<TracedBytes> traced = {};
   };
   std::deque<Results> started_;
   std::int64_t iteration_ = ExecutorOptions::kNoIteration;  // that Reach tells of

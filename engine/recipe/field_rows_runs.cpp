@@ -341,6 +341,10 @@ Rows TrainingRows() {
                "are a fault of the machine, and end the run; the same are the model's or the data's doing, "
                "and the keys above say "
                "what is done."),
+      FIELD(guard.trace)
+          .Doc("Whether ranks hash all that they give to each other and get, so that rerun names the rank, "
+               "or the exchange, where other bits came from. "
+               "On the CPU alone so far."),
       FIELD(guard.hash_interval)
           .Between(0, kMaxCount)
           .Unit("iterations")

@@ -84,6 +84,26 @@ void RerunsRepeatTheirBits(const RuleContext& c) {
           "precision.deterministic = true");
 }
 
+void TracesAreCompared(const RuleContext& c) {
+  if (!c.recipe.guard.trace) return;
+  if (!c.recipe.guard.rerun) {
+    c.Error({"guard.trace", "guard.rerun"},
+            "hashes of what ranks exchange are compared where an iteration is trained once more",
+            "guard.rerun = true");
+  }
+  if (c.recipe.cluster.device != "cpu") {
+    c.Error({"guard.trace", "cluster.device"},
+            "GPUs exchange beside the host, which cannot hash what they do: on the CPU alone so far",
+            "guard.trace = false");
+  }
+  if (c.recipe.parallelism.ep > 1) {
+    c.Error({"guard.trace", "parallelism.ep"},
+            "rows of experts that ranks exchange cannot be hashed, as behind the last one there is whatever "
+            "was there before",
+            "ep = 1, or guard.trace = false");
+  }
+}
+
 }  // namespace
 
 std::vector<Rule> GuardRules() {
@@ -91,6 +111,7 @@ std::vector<Rule> GuardRules() {
       {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "checkpoint.interval"},
        GoingBackHasCheckpoints},
       {{"guard.rerun", "precision.deterministic", "cluster.device"}, RerunsRepeatTheirBits},
+      {{"guard.trace", "guard.rerun", "cluster.device", "parallelism.ep"}, TracesAreCompared},
       {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "guard.rewind_iterations", "checkpoint"},
        KeptCheckpointsReachBack},
       {{"guard.on_spike", "guard.spike_window", "checkpoint.memory"}, WindowsBesideCopiesAreShort},

@@ -30,6 +30,25 @@ absl::StatusOr<state::RankHashes> FromText(std::int64_t rank, const std::string&
   return hashes;
 }
 
+std::string ToText(const ExchangeVerdict& verdict) {
+  return nlohmann::json{{"host", verdict.host},           {"differs", verdict.differs},
+                        {"iteration", verdict.iteration}, {"place", verdict.place},
+                        {"exchange", verdict.exchange},   {"got", verdict.got}}
+      .dump();
+}
+
+absl::StatusOr<ExchangeVerdict> VerdictFromText(std::int64_t rank, const std::string& text) {
+  ASSIGN_OR_RETURN(const nlohmann::json json,
+                   ParseJson(text, fmt::format("what rank {} says of its exchanges", rank)));
+  return ExchangeVerdict{.rank = rank,
+                         .host = json["host"].get<std::string>(),
+                         .differs = json["differs"].get<bool>(),
+                         .iteration = json["iteration"].get<std::int64_t>(),
+                         .place = json["place"].get<std::int64_t>(),
+                         .exchange = json["exchange"].get<std::string>(),
+                         .got = json["got"].get<bool>()};
+}
+
 }  // namespace
 
 bool CopiesAreCompared(const recipe::Recipe& recipe, std::int64_t iteration) {
@@ -63,11 +82,46 @@ absl::Status CheckCopies(const RunContext& run, std::int64_t iteration) {
 }
 
 absl::Status NameRanks(const RunContext& run, std::int64_t iteration, const absl::Status& failure) {
-  absl::Status compared = CheckCopies(run, iteration);
-  if (compared.ok() && run.processes != nullptr)
-    compared = run.processes->Barrier(fmt::format("copies are compared after iteration {}", iteration));
-  if (compared.ok() || failure.ok()) return failure.ok() ? compared : failure;
-  return WithVerdict(Internal("{}\n{}", Message(failure), Message(compared)), Verdict::kMachine);
+  const absl::Status compared = CheckCopies(run, iteration);
+  ASSIGN_OR_RETURN(const std::string text,
+                   TextOfRank0(run,
+                               fmt::format("copies after iteration {} are compared{}", iteration,
+                                           failure.ok() ? "" : ", once more"),
+                               compared.ok() ? "" : std::string(Message(compared))));
+  if (text.empty()) return failure;
+  return WithVerdict(Internal("{}{}{}", failure.ok() ? "" : Message(failure), failure.ok() ? "" : "\n", text),
+                     Verdict::kMachine);
+}
+
+absl::Status NameExchange(const RunContext& run, std::int64_t iteration,
+                          const std::vector<ExchangeRecords>& exchanges, const absl::Status& failure) {
+  run.Begin(launch::Work::kAlone,
+            fmt::format("comparing what ranks exchanged up to iteration {}", iteration));
+  std::vector<ExchangeVerdict> ranks;
+  for (const auto& rank : run.ranks->executors()) {
+    ExchangeVerdict& verdict = ranks.emplace_back();
+    verdict.rank = rank->rank();
+    verdict.host = HostName();
+    const std::optional<ExchangeRecords::Difference>& first = exchanges[run.IndexOf(*rank)].first();
+    if (!first) continue;
+    verdict.differs = true;
+    verdict.iteration = first->iteration;
+    verdict.place = first->place;
+    verdict.exchange = rank->trace()->NameOf(first->exchange);
+    verdict.got = first->got;
+  }
+  const std::string key = fmt::format("exchanges up to iteration {}", iteration);
+  if (run.processes != nullptr) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                     TextsOfRanks(key, run.Leads() ? "" : ToText(ranks[0]), ranks[0].rank,
+                                  run.plan.mesh.world(), *run.processes));
+    for (const std::string& text : texts) {
+      ASSIGN_OR_RETURN(ranks.emplace_back(), VerdictFromText(std::ssize(ranks), text));
+    }
+  }
+  ASSIGN_OR_RETURN(const std::string blame,
+                   TextOfRank0(run, key + ": whose fault", Blame(ranks, run.plan.mesh.pp == 1)));
+  return WithVerdict(Internal("{}\n{}", Message(failure), blame), Verdict::kMachine);
 }
 
 }  // namespace engine::train

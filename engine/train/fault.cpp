@@ -194,8 +194,11 @@ absl::Status CheckAgainst(const Fault& fault, const recipe::Recipe& recipe) {
   if (fault.iteration > recipe.iterations()) {
     return InvalidArgument("there is no such iteration: the recipe has {}", recipe.iterations());
   }
-  if (fault.at == At::kExchange && world == 1) {
-    return InvalidArgument("one rank alone exchanges nothing: at=forward");
+  if ((fault.at == At::kExchange || fault.IsOfReceived()) && world == 1) {
+    return InvalidArgument("one rank alone exchanges nothing: at=forward, of a tensor");
+  }
+  if (fault.IsOfReceived() && !recipe.guard.trace) {
+    return InvalidArgument("what ranks get is altered where it is traced: guard.trace = true");
   }
   if (fault.at == At::kSave && fault.every == 0 && !IsSaved(recipe, fault.iteration)) {
     return InvalidArgument("no checkpoint is saved after iteration {}: checkpoint.interval is {}",
@@ -267,7 +270,7 @@ absl::Status CheckFaults(const std::vector<Fault>& faults, const recipe::Recipe&
 
 absl::Status CheckFaultTensors(const std::vector<Fault>& faults, const plan::Plan& plan) {
   for (const Fault& fault : faults) {
-    if (fault.tensor.empty()) continue;
+    if (fault.tensor.empty() || fault.IsOfReceived()) continue;
     const plan::StagePlan& stage = plan.stages[static_cast<std::size_t>(plan.StageOfRank(fault.rank))];
     if (Holds(plan, stage, fault)) continue;
     return InvalidArgument("--fault {}: rank {} {} no {}; it has {}", Shown(TextOf(fault), kMostFaultShown),

@@ -37,13 +37,16 @@ struct Fault {
   std::int64_t iteration = 1;  // from 1
   At at = At::kForward;
   Kind kind = Kind::kKill;
-  double number = 0;         // of kExit, kSlow and kHang
-  std::string tensor = {};   // a parameter's name, of kNan and kBitflip; empty: the rank's first
+  double number = 0;        // of kExit, kSlow and kHang
+  std::string tensor = {};  // a parameter's name, of kNan and kBitflip, or kReceived; empty: the rank's first
   bool of_gradient = false;  // that parameter's gradient, not its weights
   std::int64_t every = 0;    // again each so many iterations; 0: once, over all restarts of a run
   std::int64_t seed = 0;     // which element, and which bit
 
   bool IsOfTensor() const { return kind == Kind::kNan || kind == Kind::kBitflip; }
+  // Of what the rank gets next from another one, as if it had been altered on its way.
+  static constexpr const char* kReceived = "received";
+  bool IsOfReceived() const { return tensor == kReceived && !of_gradient; }
   // Whether it is due in this iteration, from 1.
   bool IsDue(std::int64_t of_iteration) const {
     if (every == 0 || of_iteration < iteration) return of_iteration == iteration;
@@ -57,7 +60,7 @@ absl::StatusOr<Fault> ParseFault(const std::string& text);
 std::string TextOf(const Fault& fault);
 
 // Error: the recipe does not allow faults; there is no such rank or iteration, or nothing is exchanged or saved then; two are the
-// same.
+// same; a fault of what is received where it is not traced (guard.trace).
 absl::Status CheckFaults(const std::vector<Fault>& faults, const recipe::Recipe& recipe);
 // Error: the rank holds no such tensor.
 absl::Status CheckFaultTensors(const std::vector<Fault>& faults, const plan::Plan& plan);

@@ -9,8 +9,11 @@
 #include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -50,17 +53,37 @@ std::optional<Elements> GradientOf(const executor::RankExecutor& rank, std::int3
   return std::nullopt;
 }
 
-// The number of a not-a-number with nothing else set, as the type's bits.
-std::uint32_t NanBits(DType dtype) {
+// The bits of a not-a-number with nothing else set.
+std::uint64_t NanBits(DType dtype) {
   switch (dtype) {
     case DType::kBF16:
       return 0x7FC0;
     case DType::kF16:
       return 0x7E00;
+    case DType::kF64:
+      return 0x7FF8000000000000;
     default:
       return 0x7FC00000;
   }
 }
+
+// An element, and how its bits are changed, as the fault's seed draws them.
+struct Draw {
+  std::int64_t offset_bytes = 0;
+  std::uint64_t flipped = 0;  // 0: it becomes a NaN
+
+  Draw(const Fault& fault, std::int64_t count, DType dtype) {
+    const auto draws = Philox4x32(MakePhiloxKey(static_cast<std::uint64_t>(fault.seed), "fault"), 0, 0);
+    const std::uint64_t drawn = (std::uint64_t{draws[0]} << 32) | draws[1];
+    const auto bits = 8 * static_cast<std::uint32_t>(SizeOf(dtype));
+    offset_bytes = static_cast<std::int64_t>(drawn % static_cast<std::uint64_t>(count)) * SizeOf(dtype);
+    if (fault.kind == Kind::kBitflip) flipped = std::uint64_t{1} << (draws[2] % bits);
+  }
+  // The element's bytes, little-endian.
+  std::uint64_t Apply(std::uint64_t bits, DType dtype) const {
+    return flipped == 0 ? NanBits(dtype) : bits ^ flipped;
+  }
+};
 
 }  // namespace
 
@@ -100,6 +123,19 @@ void MakeProcessFault(const Fault& fault) {
 }
 
 absl::Status SpoilTensor(const Fault& fault, executor::RankExecutor& rank) {
+  if (fault.IsOfReceived()) {
+    ENGINE_CHECK(rank.trace() != nullptr, "nothing that rank {} gets is traced", fault.rank);
+    rank.trace()->SpoilNext([fault](std::span<std::byte> received, DType dtype) {
+      const std::int64_t bytes = SizeOf(dtype);
+      const Draw draw(fault, std::ssize(received) / bytes, dtype);
+      std::byte* const at = received.data() + draw.offset_bytes;
+      std::uint64_t bits = 0;
+      std::memcpy(&bits, at, static_cast<std::size_t>(bytes));
+      bits = draw.Apply(bits, dtype);
+      std::memcpy(at, &bits, static_cast<std::size_t>(bytes));
+    });
+    return absl::OkStatus();
+  }
   const bool of_gradient = fault.of_gradient || (fault.tensor.empty() && fault.at == Fault::At::kUpdate);
   std::optional<Elements> elements;
   for (const executor::LocalTensor& tensor : rank.Parameters()) {
@@ -110,16 +146,12 @@ absl::Status SpoilTensor(const Fault& fault, executor::RankExecutor& rank) {
   if (!elements || elements->count == 0) {
     return FailedPrecondition("--fault {}: rank {} holds no element of it", TextOf(fault), fault.rank);
   }
-  const auto draws = Philox4x32(MakePhiloxKey(static_cast<std::uint64_t>(fault.seed), "fault"), 0, 0);
-  const std::uint64_t drawn = (std::uint64_t{draws[0]} << 32) | draws[1];
+  const Draw draw(fault, elements->count, elements->dtype);
   const std::int64_t bytes = SizeOf(elements->dtype);
-  std::byte* const at =
-      elements->data + static_cast<std::int64_t>(drawn % static_cast<std::uint64_t>(elements->count)) * bytes;
-  std::uint32_t bits = 0;  // little-endian, as the element's bytes
+  std::byte* const at = elements->data + draw.offset_bytes;
+  std::uint64_t bits = 0;
   RETURN_IF_ERROR(rank.backend().Download(&bits, at, bytes));
-  bits = fault.kind == Kind::kNan
-             ? NanBits(elements->dtype)
-             : bits ^ (std::uint32_t{1} << (draws[2] % (8 * static_cast<std::uint32_t>(bytes))));
+  bits = draw.Apply(bits, elements->dtype);
   return rank.backend().Upload(at, &bits, bytes);
 }
 

@@ -15,7 +15,7 @@ void MakeProcessFault(const Fault& fault);
 void DropConnections();
 
 // Makes an element of the fault's tensor NaN, or turns one of its bits, both drawn by the fault's seed. Without a tensor the
-// rank's first: its gradient at the update, its weights before.
+// rank's first: its gradient at the update, its weights before. Of what is received: when that comes.
 absl::Status SpoilTensor(const Fault& fault, executor::RankExecutor& rank);
 
 }  // namespace engine::train

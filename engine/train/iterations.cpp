@@ -183,8 +183,11 @@ absl::Status Iterations::Finish() {
   position_.schedule_samples += (result.steps - position_.optimizer_steps) * started.global_batch;
   position_.optimizer_steps = result.steps;
   if (rerun_ != nullptr) {
-    if (const absl::Status other_bits = rerun_->Take(report); !other_bits.ok()) {
+    if (run_.recipe.guard.trace) rerun_->TakeTraces(report.iteration, &results);
+    if (absl::Status other_bits = rerun_->Take(report); !other_bits.ok()) {
       RETURN_IF_ERROR(Abandon());
+      if (run_.recipe.guard.trace)
+        other_bits = NameExchange(run_, report.iteration, rerun_->exchanges(), other_bits);
       return NameRanks(run_, report.iteration, other_bits);
     }
   }

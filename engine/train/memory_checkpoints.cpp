@@ -16,6 +16,7 @@
 #include "engine/plan/snapshot.h"
 #include "engine/recipe/saving.h"
 #include "engine/train/guard_notes.h"
+#include "engine/train/texts_of_ranks.h"
 
 namespace engine::train {
 namespace {
@@ -74,17 +75,10 @@ absl::StatusOr<Offer> Common(const RunContext& run, Offer offer) {
   return offer;
 }
 
-// What rank 0 has found, in every process.
-absl::StatusOr<std::string> AsRank0(const RunContext& run, const std::string& key, const std::string& found) {
-  if (run.processes == nullptr) return found;
-  if (!run.Leads()) return run.processes->Get(key);
-  RETURN_IF_ERROR(run.processes->Set(key, found));
-  return found;
-}
-
 absl::Status AgreeOnReturns(RunContext& run) {
-  ASSIGN_OR_RETURN(const std::string text,
-                   AsRank0(run, "returns so far", fmt::format("{}", GuardNotes(run.options.out).Returns())));
+  ASSIGN_OR_RETURN(
+      const std::string text,
+      TextOfRank0(run, "returns so far", fmt::format("{}", GuardNotes(run.options.out).Returns())));
   if (!absl::SimpleAtoi(text, &run.returns)) return DataLoss("no number of returns: {}", text);
   return absl::OkStatus();
 }
@@ -96,7 +90,7 @@ absl::Status RecallGuard(const RunContext& run, Position* position) {
   if (run.Leads()) {
     ASSIGN_OR_RETURN(own, GuardNotes(run.options.out).Read(position->iteration));
   }
-  ASSIGN_OR_RETURN(const std::string remembered, AsRank0(run, "what the guard remembers", own));
+  ASSIGN_OR_RETURN(const std::string remembered, TextOfRank0(run, "what the guard remembers", own));
   ASSIGN_OR_RETURN(position->guard, checkpoint::ParseGuard(remembered));
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "engine/train/outcome.h"
 
@@ -24,15 +25,22 @@ absl::Status Rerun::Take(const IterationReport& report) {
     const std::string text = fmt::format(
         "iteration {} gave loss {} and gradient norm {}, and when it was trained once more from the same "
         "checkpoint, loss {} and gradient norm {}: a machine computes or stores something wrong now and "
-        "then\n"
-        "    hint: guard.hash_interval compares ranks' copies of weights as training goes on, and names the "
-        "rank",
-        report.iteration, numbers.loss, numbers.grad_norm, report.loss, report.grad_norm);
+        "then{}",
+        report.iteration, numbers.loss, numbers.grad_norm, report.loss, report.grad_norm,
+        exchanges_.empty() ? "\n    hint: guard.hash_interval compares ranks' copies of weights as training "
+                             "goes on, and guard.trace, on the CPU, what they exchange: both name the rank"
+                           : "");
     return WithVerdict(absl::InternalError(text), Verdict::kMachine);
   }
   ++numbers.times;
   while (static_cast<std::int64_t>(trained_.size()) > most_) trained_.erase(trained_.begin());
   return absl::OkStatus();
+}
+
+void Rerun::TakeTraces(std::int64_t iteration, std::vector<executor::IterationResult>* results) {
+  exchanges_.resize(results->size(), ExchangeRecords(most_));
+  for (std::size_t rank = 0; rank < results->size(); ++rank)
+    exchanges_[rank].Take(iteration, std::exchange((*results)[rank].traced, {}));
 }
 
 bool Rerun::Confirms(std::int64_t iteration) const {

@@ -21,8 +21,11 @@ absl::StatusOr<Return> Rewinds::GoBack(const Departure& left, bool resumed,
   const BadIteration& bad = left.bad;
   const bool again = rerun_ && !rerun_->Confirms(bad.iteration);
   if (!again) RETURN_IF_ERROR(MayRewind(left));
-  // Weights that a machine has spoilt may still be there.
-  if (again) RETURN_IF_ERROR(NameRanks(run_, bad.iteration, absl::OkStatus()));
+  if (again) {
+    // Weights that a machine has spoilt may still be there. Traces tell more than copies: who spoilt them.
+    copies_ = NameRanks(run_, bad.iteration, absl::OkStatus());
+    if (!guard.trace) RETURN_IF_ERROR(copies_);
+  }
   const std::int64_t latest = again ? bad.iteration - 1 : bad.LatestCheckpoint(guard);
   // What this process has not trained itself may have been trained with other settings.
   const std::int64_t every = again ? 0 : run_.recipe.checkpoint.interval;
@@ -49,6 +52,7 @@ absl::StatusOr<Return> Rewinds::GoBack(const Departure& left, bool resumed,
 }
 
 absl::Status Rewinds::MayRewind(const Departure& left) const {
+  RETURN_IF_ERROR(copies_);
   const bool stops = left.bad.act == BadIteration::Act::kStop;
   const std::int64_t most = run_.recipe.guard.max_rewinds;
   if (!stops && left.guard.rewinds < most) return absl::OkStatus();

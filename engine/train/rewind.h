@@ -52,6 +52,8 @@ class Rewinds {
   RunContext& run_;
   checkpoint::Retention& retention_;
   std::optional<Rerun> rerun_;
+  absl::Status
+      copies_;  // whether ranks' copies of weights were the same before an iteration was trained once more
   std::int64_t returns_ = 0;  // so far
 };
 

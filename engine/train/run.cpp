@@ -181,6 +181,7 @@ class Training {
   // Those of the run, with who is told of the moments of an iteration.
   absl::StatusOr<executor::ExecutorOptions> MakeExecutorOptions() {
     executor::ExecutorOptions options = run_.options.executor;
+    options.trace = run_.recipe.guard.trace;
     if (!run_.options.faults.empty()) {
       ASSIGN_OR_RETURN(faults_, FaultKit::Open(run_.options.faults, run_.options.out));
       options.record = false;  // a replayed program tells of no moment within it

@@ -56,4 +56,12 @@ absl::StatusOr<std::vector<std::string>> TextsOfRanks(const std::string& key, co
   return texts;
 }
 
+absl::StatusOr<std::string> TextOfRank0(const RunContext& run, const std::string& key,
+                                        const std::string& own) {
+  if (run.processes == nullptr) return own;
+  if (!run.Leads()) return run.processes->Get(key);
+  RETURN_IF_ERROR(run.processes->Set(key, own));
+  return own;
+}
+
 }  // namespace engine::train

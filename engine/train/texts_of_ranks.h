@@ -1,4 +1,4 @@
-// What each rank has to say, at rank 0.
+// What each rank has to say, at rank 0, and what rank 0 has to say, at each.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/launch/rendezvous.h"
+#include "engine/train/run_context.h"
 
 namespace engine::train {
 
@@ -16,5 +17,9 @@ namespace engine::train {
 absl::StatusOr<std::vector<std::string>> TextsOfRanks(const std::string& key, const std::string& own,
                                                       std::int64_t rank, std::int64_t world,
                                                       launch::Client& processes);
+
+// What rank 0 says, in every process, at most 1 MiB less some bytes. All call it with the same `key`, another each time.
+absl::StatusOr<std::string> TextOfRank0(const RunContext& run, const std::string& key,
+                                        const std::string& own);
 
 }  // namespace engine::train

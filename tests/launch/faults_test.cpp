@@ -182,6 +182,26 @@ TEST_CASE(
   CHECK(Contains(unknown.output, "kind=nan:no.such,seed=0: rank 1 holds no no.such; it has "));
 }
 
+TEST_CASE("faults: a rank that computed something wrong once is named, and so is what changed on its way") {
+  const TinyRun tiny;
+  const Faulted faulted(tiny);
+  const std::string traced =
+      "--processes --set guard.rerun=true --set guard.trace=true --set checkpoint.interval=2 ";
+  const ProgramResult computed = faulted.Run("_computed", traced + "--fault rank=1,iteration=6,kind=nan");
+  CHECK_MESSAGE(computed.exit_code == 16, computed.output);
+  CHECK(Contains(computed.output, "and when it was trained once more from the same checkpoint, loss "));
+  CHECK(Contains(computed.output, "\nrank 1 ("));
+  CHECK(Contains(computed.output, ") gave other bits in iteration 6, in "));
+  CHECK(Contains(computed.output, ", though all that it had got was the same: it computes or stores"));
+  const ProgramResult moved = faulted.Run("_moved", traced +
+                                                        "--fault "
+                                                        "rank=1,iteration=6,at=exchange,kind=nan:received");
+  CHECK_MESSAGE(moved.exit_code == 16, moved.output);
+  CHECK(Contains(moved.output, "\nrank 1 ("));
+  CHECK(Contains(moved.output, ") got other bits in iteration 6, in "));
+  CHECK(!Contains(moved.output, "gave other bits"));
+}
+
 TEST_CASE("faults: a slow rank, and one that stands still for a while, cost time and no bits") {
   const TinyRun tiny;
   const Faulted faulted(tiny);

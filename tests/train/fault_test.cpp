@@ -85,7 +85,12 @@ TEST_CASE("faults: a recipe has to allow them, and they have to be of its run") 
         "--fault rank=1,iteration=3,at=save,kind=enospc: no checkpoint is saved after iteration 3: "
         "checkpoint.interval is 4");
   CHECK(Refusal({"rank=0,iteration=3,at=exchange,kind=kill"}, {"parallelism.dp=1"}) ==
-        "--fault rank=0,iteration=3,at=exchange,kind=kill: one rank alone exchanges nothing: at=forward");
+        "--fault rank=0,iteration=3,at=exchange,kind=kill: one rank alone exchanges nothing: at=forward, of "
+        "a tensor");
+  CHECK(
+      Refusal({"rank=0,iteration=3,kind=nan:received"}) ==
+      "--fault rank=0,iteration=3,at=forward,kind=nan:received,seed=0: what ranks get is altered where it is "
+      "traced: guard.trace = true");
 }
 
 TEST_CASE("faults: when they are due") {

@@ -92,12 +92,13 @@ class GuardFolder : public TempDir {
   GuardFolder() { WriteDataset(*this / "text", 60); }
 
   // A checkpoint every four iterations; a rate that differs in each.
-  recipe::Recipe Recipe(std::vector<std::string> sets) const {
-    for (const char* set :
-         {"training.iterations=12", "training.micro_batch=1", "schedule.kind=cosine",
-          "schedule.warmup_samples=16", "parallelism.dp=2", "checkpoint.interval=4", "evaluation.interval=3"})
-      sets.emplace_back(set);
-    return RunRecipe(*this, sets);
+  recipe::Recipe Recipe(const std::vector<std::string>& sets) const {
+    std::vector<std::string> all = {"training.iterations=12", "training.micro_batch=1",
+                                    "schedule.kind=cosine",   "schedule.warmup_samples=16",
+                                    "parallelism.dp=2",       "checkpoint.interval=4",
+                                    "evaluation.interval=3"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    return RunRecipe(*this, all);
   }
 
   // The run in which `ranges` are left out by hand.
@@ -412,6 +413,28 @@ TEST_CASE("guard: a bad iteration is trained once more, and what it is then deci
   // Without a fault nothing is trained twice.
   MustRun(folder.Recipe({"guard.rerun=true", "guard.on_spike=skip"}), folder / "well");
   CHECK(Returns(folder / "well").empty());
+}
+
+TEST_CASE("guard: what ranks exchange is the same where nothing of it was wrong, in every layout") {
+  const GuardFolder folder;
+  for (const std::vector<std::string>& layout :
+       std::vector<std::vector<std::string>>{{"parallelism.dp=2"},
+                                             {"parallelism.dp=1", "parallelism.tp=2"},
+                                             {"parallelism.dp=1", "parallelism.cp=2"},
+                                             {"parallelism.dp=1", "parallelism.pp=2"},
+                                             {"parallelism.dp=2", "parallelism.pp=2"},
+                                             {"parallelism.dp=2", "parallelism.tp=2"}}) {
+    INFO(layout.front() << " " << layout.back());
+    std::vector<std::string> sets = {"guard.rerun=true", "guard.trace=true"};
+    sets.insert(sets.end(), layout.begin(), layout.end());
+    const RunResult result = RunFaulty(folder.Recipe(sets), folder / "run", {{7, Injected::kNanOnce}}, false);
+    std::filesystem::remove_all(folder / "run");
+    const std::string message(Message(result.status));
+    CHECK_MESSAGE(VerdictOf(result.status) == Verdict::kMachine, message);
+    CHECK_MESSAGE(
+        Contains(message, "\nall that ranks gave and got was the same, so it went wrong behind that"),
+        message);
+  }
 }
 
 TEST_CASE("guard: every sink hears of a return") {
