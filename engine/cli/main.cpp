@@ -38,6 +38,7 @@ int RunCommand(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   engine::cli::OpenStandardStreams();
   engine::cli::RestoreHangUp();
+  engine::cli::TakeSignalsElsewhere();
   engine::cli::EndWhereMemoryEnds(argc > 1 ? argv[1] : "");
   engine::SetCommit(engine::BuildCommit());
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, located there

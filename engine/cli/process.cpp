@@ -1,6 +1,7 @@
 #include "engine/cli/process.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -59,6 +60,20 @@ void NoteHangUp() {
 }
 __attribute__((section(".preinit_array"), used)) void (*const kNoteHangUp)() = NoteHangUp;
 
+sigset_t StopSignalSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);
+  return set;
+}
+
+void* TakeSignals(void* /*unused*/) {
+  const sigset_t set = StopSignalSet();
+  pthread_setname_np(pthread_self(), kSignalThread);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  for (;;) pause();
+}
+
 void OnTerminate() {
   const std::string* reason = ReasonOfEnd();
   if (reason == nullptr) terminate_before();
@@ -80,6 +95,22 @@ void OpenStandardStreams() {
 }
 
 void RestoreHangUp() { std::signal(SIGHUP, hang_up_was_ignored ? SIG_IGN : SIG_DFL); }
+
+void TakeSignalsElsewhere() {
+  constexpr std::size_t kStackBytes = std::size_t{256} << 10;  // handlers need little
+  const sigset_t set = StopSignalSet();
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &set, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread{};
+  // Where the system gives no thread, it soon refuses those that the command needs, which is an error then.
+  if (pthread_create(&thread, &attributes, TakeSignals, nullptr) != 0)
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+}
 
 void EndWhereMemoryEnds(const char* command) {
   const MemoryLimit limit = MemoryOfProcess();

@@ -12,6 +12,12 @@ void OpenStandardStreams();
 // there before main() begins.
 void RestoreHangUp();
 
+// From now on SIGINT, SIGTERM and SIGHUP are taken by a thread that does nothing else, of the name below, and by none that is started later. A handler
+// on a thread that computes would be the end of it: oneDNN's matrix products use the stack pointer for addresses of their own, and
+// the system writes what it calls a handler with to where that points. To be called before any other thread is started.
+void TakeSignalsElsewhere();
+inline constexpr const char* kSignalThread = "engine-signals";  // at most 15 bytes
+
 // From now on too little memory, on any thread, ends the process with exit code 1 and a line on standard
 // error that begins with the command: "engine run: not enough memory: …".
 void EndWhereMemoryEnds(const char* command);

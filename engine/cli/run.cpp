@@ -127,11 +127,12 @@ int RunRecipe(RunArguments& arguments) {
   if (!found.ok()) return Complain(found.status(), kUsage);
   const MaybePlacement& placement = *found;
   const bool starts = Starts(arguments.launch, placement);
-  if (starts && placement && placement->world != arguments.launch.nodes) {
+  const std::int64_t hosts = arguments.launch.nodes + arguments.launch.spares;
+  if (starts && placement && placement->world != hosts) {
     return Complain(
         InvalidArgument("{} has started {} processes, and each would start ranks of its own: leave "
-                        "--processes out, or start one process on each host",
-                        placement->source, placement->world),
+                        "--processes out, or start one process on each host ({} in all)",
+                        placement->source, placement->world, hosts),
         kUsage);
   }
   if (!arguments.upload.empty()) {

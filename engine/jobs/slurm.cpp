@@ -48,6 +48,47 @@ std::string ShellWord(const std::string& text) {
   return quoted + "'";
 }
 
+namespace {
+
+std::string InQuotes(const std::string& text) {
+  std::string inner;
+  for (const char c : text) inner += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return inner;
+}
+
+// What srun starts on each node, within the quotes of bash -c. Where the job outlives nodes, two of them see to it that it does not
+// stay, without a process, when its first node is lost, which runs the script: two, as one may be lost too.
+std::string NodeCommand(const std::string& run, const Job& job) {
+  const std::string command =
+      InQuotes(run) +
+      fmt::format(
+          R"( --nodes {} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {} --retry-code {})",
+          job.nodes, kBatchStoppedCode, kBatchRetryCode);
+  if (!job.outlives_nodes()) return "exec " + command;
+  return "trap : TERM INT HUP\n" + command + R"(
+code=$?
+case $SLURM_NODEID in 1 | 2)
+  case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in RUNNING | SIGNALING)
+    timeout 30 srun --overlap --nodes=1 --ntasks=1 --nodelist="${ENGINE_MEETS_AT%:*}" --mpi=none true ||
+      scontrol requeue "$SLURM_JOB_ID" || scancel "$SLURM_JOB_ID" ;;
+  esac ;;
+esac
+exit $code)";
+}
+
+// srun tells the largest code of all tasks, also of one whose place a spare has taken.
+std::string CodeOfRun(const Job& job) {
+  if (!job.outlives_nodes()) return "code=$?\n";
+  return fmt::format(R"(code=$?
+if [ $code -gt 128 ]; then   # of a process that was killed, whose place another may have taken: the run itself may have ended well
+  case $(grep -os '"outcome": "[a-z]*"' {}/outcome.json) in *finished*) code=0 ;; *stopped*) code={} ;; esac
+fi
+)",
+                     ShellWord(job.out), kBatchStoppedCode);
+}
+
+}  // namespace
+
 std::string SlurmScript(const recipe::Recipe& recipe, const Job& job) {
   const recipe::Launch& launch = recipe.launch;
   Directives directives;
@@ -72,7 +113,8 @@ std::string SlurmScript(const recipe::Recipe& recipe, const Job& job) {
   std::string run =
       fmt::format("{} run {} --out {}", ShellWord(launch.command), ShellWord(job.recipe), ShellWord(job.out));
   for (const std::string& option : job.RestartOptions()) run += " " + option;
-  return fmt::format(R"(#!/bin/bash
+  return fmt::format(
+      R"(#!/bin/bash
 {directives}
 # Written by engine launch slurm. It saves {grace} s before a time limit; a stop, and a failure that another try may cure, put it into the
 # queue again, up to {retries} times.
@@ -82,9 +124,8 @@ export ENGINE_TOKEN=${{ENGINE_TOKEN:-$(head -c 16 /dev/urandom | od -An -tx1 | t
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export ENGINE_MEETS_AT=$host:$((10000 + SLURM_JOB_ID % 20000))
 
-srun {no_kill}--kill-on-bad-exit=0 --mpi=none bash -c 'exec {run} --nodes {nodes} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {stopped} --retry-code {retry}'
-code=$?
-
+{about_nodes}srun {no_kill}--kill-on-bad-exit=0 --mpi=none bash -c '{node}'
+{code}
 case $code in
   0 | 1 | 2 | 17) exit $code ;;   # the end; the recipe, the data, the options, a bad number of its own: another try ends alike
 esac
@@ -94,19 +135,15 @@ if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {retries} ]; then
 fi
 exit $code
 )",
-                     fmt::arg("directives", directives.text()), fmt::arg("grace", launch.grace_period_s),
-                     fmt::arg("retries", launch.retries), fmt::arg("network", network),
-                     // Within the quotes of bash -c.
-                     fmt::arg("run",
-                              [&] {
-                                std::string inner;
-                                for (const char c : run)
-                                  inner += c == '\'' ? std::string("'\\''") : std::string(1, c);
-                                return inner;
-                              }()),
-                     fmt::arg("no_kill", job.outlives_nodes() ? "--no-kill " : ""),
-                     fmt::arg("nodes", job.nodes), fmt::arg("stopped", kBatchStoppedCode),
-                     fmt::arg("retry", kBatchRetryCode));
+      fmt::arg("directives", directives.text()), fmt::arg("grace", launch.grace_period_s),
+      fmt::arg("retries", launch.retries), fmt::arg("network", network),
+      fmt::arg("node", NodeCommand(run, job)), fmt::arg("code", CodeOfRun(job)),
+      fmt::arg("about_nodes", job.outlives_nodes()
+                                  ? "# When the first node is lost, the run goes on, without this script: at "
+                                    "its end others put the job into the queue,\n"
+                                    "# where it goes on, or finds that all is done.\n"
+                                  : ""),
+      fmt::arg("no_kill", job.outlives_nodes() ? "--no-kill " : ""));
 }
 
 }  // namespace engine::jobs

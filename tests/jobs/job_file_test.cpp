@@ -79,24 +79,27 @@ TEST_CASE("jobs: files are those that were looked at") {
   }
 }
 
-TEST_CASE("jobs: a batch script runs on each node what was asked for, and is queued again where that helps") {
-  // The scheduler's commands are stood in for; sh says with which arguments the program would run.
-  const data::TempDir folder;
-  const auto put = [&](const char* name, const std::string& text) {
-    data::WriteFile(folder / name, text);
-    std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
-  };
-  put("job.sh", FileOf(Load(kTwoNodes), "slurm"));
-  put("scontrol",
-      "#!/bin/sh\n[ \"$1\" = show ] && echo node7 && echo node8\n[ \"$1\" = requeue ] && echo again "
-      "$2\ntrue\n");
-  put("srun", "#!/bin/sh\nshift 2\nSLURM_NODEID=1 \"$@\"\nexit $CODE\n");
-  put("engine", "#!/bin/sh\nfor a in \"$@\"; do echo \"<$a>\"; done\necho ${#ENGINE_TOKEN}\n");
-  const auto run = [&](int code, int restarts) {
+namespace {
+
+// A batch script, with stand-ins for the scheduler's commands and the program.
+class Script {
+ public:
+  explicit Script(const std::string& text) {
+    Put("job.sh", text);
+    Put("scontrol",
+        "#!/bin/sh\n[ \"$1\" = show ] && echo node7 && echo node8\n[ \"$1\" = requeue ] && echo again "
+        "$2\ntrue\n");
+    Put("engine", "#!/bin/sh\nfor a in \"$@\"; do echo \"<$a>\"; done\necho ${#ENGINE_TOKEN}\n");
+  }
+  void Put(const std::string& name, const std::string& content) const {
+    data::WriteFile(folder_ / name, content);
+    std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
+  }
+  // What it prints, and its exit code. `variables`: "CODE=1 …", for the stand-ins.
+  std::string Run(const std::string& variables) const {
     const std::string command = fmt::format(
-        "cd {0} && CODE={1} SLURM_RESTART_COUNT={2} SLURM_JOB_ID=42 SLURM_JOB_NODELIST=x PATH={0}:$PATH bash "
-        "job.sh; echo exit $?",
-        folder.path(), code, restarts);
+        "cd {0} && {1} SLURM_JOB_ID=42 SLURM_JOB_NODELIST=x PATH={0}:$PATH bash job.sh; echo exit $?",
+        folder_.path(), variables);
     std::FILE* pipe = ::popen(command.c_str(), "r");
     REQUIRE(pipe != nullptr);
     std::string text;
@@ -105,6 +108,20 @@ TEST_CASE("jobs: a batch script runs on each node what was asked for, and is que
       text.append(buffer, got);
     ::pclose(pipe);
     return text;
+  }
+  std::string folder() const { return folder_.path(); }
+
+ private:
+  const data::TempDir folder_;
+};
+
+}  // namespace
+
+TEST_CASE("jobs: a batch script runs on each node what was asked for, and is queued again where that helps") {
+  const Script script(FileOf(Load(kTwoNodes), "slurm"));
+  script.Put("srun", "#!/bin/sh\nshift 2\nSLURM_NODEID=1 \"$@\"\nexit $CODE\n");
+  const auto run = [&](int code, int restarts) {
+    return script.Run(fmt::format("CODE={} SLURM_RESTART_COUNT={}", code, restarts));
   };
   const std::string ran =
       "<run>\n</fsx/it's/r.toml>\n<--out>\n</fsx/runs/"
@@ -118,6 +135,35 @@ TEST_CASE("jobs: a batch script runs on each node what was asked for, and is que
           ran + fmt::format("ended with {}; into the queue again\nagain 42\nexit 0\n", code));
     CHECK(run(code, 100) == ran + fmt::format("exit {}\n", code));
   }
+}
+
+TEST_CASE("jobs: a batch script whose run outlives nodes sees to its end without the first of them") {
+  std::vector<std::string> sets = kTwoNodes;
+  sets.insert(sets.end(), {"launch.max_restarts=20", "launch.spares=1", "launch.out=\"run\""});
+  const Script script(FileOf(Load(sets), "slurm"));
+  // As on a node of number NODE. A step on the first node ends with code FIRST.
+  script.Put("srun",
+             "#!/bin/sh\nif [ \"$1\" = --overlap ]; then echo \"$4\"; exit $FIRST; fi\nshift 3\n"
+             "SLURM_NODEID=$NODE \"$@\" | grep -v '^[<0-9]'\nexit $CODE\n");
+  script.Put("squeue", "#!/bin/sh\necho $STATE\n");
+  const auto run = [&](const std::string& variables) { return script.Run(variables); };
+  const std::string asks = "--nodelist=node7\n";
+  CHECK(run("CODE=0 NODE=0 FIRST=1 STATE=RUNNING") == "exit 0\n");
+  CHECK(run("CODE=0 NODE=3 FIRST=1 STATE=RUNNING") == "exit 0\n");
+  for (const std::string node : {"1", "2"}) {
+    CHECK(run("CODE=0 FIRST=0 STATE=RUNNING NODE=" + node) == asks + "exit 0\n");
+    CHECK(run("CODE=0 FIRST=1 STATE=RUNNING NODE=" + node) == asks + "again 42\nexit 0\n");
+    CHECK(run("CODE=0 FIRST=1 STATE=CANCELLED NODE=" + node) == "exit 0\n");
+  }
+  // The largest code is of a process that was killed. How the run itself ended is in its folder.
+  const std::string killed = "CODE=137 NODE=0 FIRST=0 STATE=RUNNING";
+  CHECK(run(killed) == "ended with 137; into the queue again\nagain 42\nexit 0\n");
+  std::filesystem::create_directory(script.folder() + "/run");
+  script.Put("run/outcome.json", "{\n  \"outcome\": \"finished\",\n");
+  CHECK(run(killed) == "exit 0\n");
+  CHECK(run("CODE=1 NODE=0 FIRST=0 STATE=RUNNING") == "exit 1\n");  // of what is refused before
+  script.Put("run/outcome.json", "{\n  \"outcome\": \"stopped\",\n");
+  CHECK(run(killed) == "ended with 75; into the queue again\nagain 42\nexit 0\n");
 }
 
 TEST_CASE("jobs: spares, and nodes that the run may go on without, are asked for and told to the program") {

@@ -21,12 +21,16 @@ EmulatedHosts::EmulatedHosts(const cli::TinyRun& of, std::string more, Numbers n
 void EmulatedHosts::Start(int host) {
   std::unique_ptr<Background>& process = hosts[static_cast<std::size_t>(host)];
   process.reset();
+  const int all = numbers.nodes + numbers.spares;
   process = std::make_unique<Background>(
       tiny, fmt::format("host{}-{}", host, ++starts),
       fmt::format("run {}{}{} --nodes {} --spares {} --node-rank {} --coordinator 127.0.0.1:{} "
                   "--max-restarts 2 --out {}",
                   tiny.recipe, kKept, sets, numbers.nodes, numbers.spares, host, port, tiny.out),
-      "ENGINE_TOKEN=t");
+      fmt::format("ENGINE_TOKEN=t SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_NTASKS={} SLURM_PROCID={} "
+                  "SLURM_NODEID={} SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE='1(x{})' "
+                  "SLURM_STEP_NODELIST=n[0-{}]",
+                  all, host, host, all, all - 1));
 }
 
 bool WaitForFault(const std::string& out) {

@@ -19,7 +19,7 @@ struct EmulatedHosts {
   struct Numbers {
     int nodes = 2, spares = 0;
   };
-  // Starts all, with these settings and faults, and two restarts.
+  // Starts all, as a batch script of SLURM does, with these settings and faults, and two restarts.
   EmulatedHosts(const cli::TinyRun& of, std::string more, Numbers numbers_of);
   void Start(int host);
   Background& At(int host) { return *hosts[static_cast<std::size_t>(host)]; }

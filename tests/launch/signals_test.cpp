@@ -192,4 +192,40 @@ TEST_CASE("signals: a terminal that goes stops a run, which saves although it ca
   CHECK(!HasOrphans(tiny));
 }
 
+TEST_CASE("signals: those that end a run are taken by a thread that computes nothing") {
+  constexpr std::uint64_t kTaken = 1ULL << (SIGINT - 1) | 1ULL << (SIGTERM - 1) | 1ULL << (SIGHUP - 1);
+  const TinyRun tiny;
+  const auto check = [&](pid_t process) {
+    int taking = 0;
+    int threads = 0;
+    for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
+      std::istringstream status(data::ReadFile(task.path() / "status"));
+      std::string name;
+      for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("Name:\t")) name = line.substr(6);
+        if (!line.starts_with("SigBlk:\t")) continue;
+        const bool takes = name == "engine-signals";
+        INFO(name << " " << line);
+        CHECK((std::stoull(line.substr(8), nullptr, 16) & kTaken) == (takes ? 0 : kTaken));
+        ++threads;
+        taking += takes ? 1 : 0;
+      }
+    }
+    CHECK(taking == 1);
+    CHECK(threads > 1);
+  };
+  for (const std::string form : {"", " --processes"}) {
+    INFO(form);
+    std::filesystem::remove_all(tiny.out);
+    Background run(tiny, form.empty() ? "threads" : "processes",
+                   "run " + tiny.recipe + form + kEndless + " --set parallelism.dp=2 --out " + tiny.out);
+    REQUIRE_MESSAGE(WaitForMetrics(tiny.out, 500), run.log());
+    check(run.pid());
+    for (const pid_t rank : run.children()) check(rank);
+    kill(run.pid(), SIGTERM);
+    CHECK_MESSAGE(run.Wait(30) == 0, run.log());
+    CHECK(Contains(run.log(), "stopped by a signal after iteration "));
+  }
+}
+
 }  // namespace engine::launch
