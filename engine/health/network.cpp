@@ -87,8 +87,9 @@ std::vector<RdmaPort> FindRdmaPorts(const std::string& root) {
   const std::string devices = root + "/sys/class/infiniband";
   for (const std::string& device : NamesIn(devices)) {
     std::error_code error;
-    const std::string driver = fs::read_symlink(devices + "/" + device + "/device/driver", error).filename();
-    for (const std::string& port : NamesIn(devices + "/" + device + "/ports")) {
+    const std::string driver =
+        fs::read_symlink(fmt::format("{}/{}/device/driver", devices, device), error).filename();
+    for (const std::string& port : NamesIn(fmt::format("{}/{}/ports", devices, device))) {
       const std::string folder = fmt::format("{}/{}/ports/{}/", devices, device, port);
       const std::string state = LineOf(folder + "state");  // "4: ACTIVE"
       const std::size_t colon = state.find(": ");
