@@ -27,6 +27,10 @@ KILL = ("--set", "debug.faults=true", "--fault", "rank=0,iteration=7,at=forward,
 
 
 class Runs(Bench):
+    def build(self):
+        (self.folder / "text.jsonl").write_text("\n".join(f'{{"text": "line {n * n} of {n}"}}' for n in range(4000)))
+        self.run("data", "build", "--input", "text.jsonl", "--output-prefix", "text", "--append-eod")
+
     def train(self, out, *options, code=0, iterations=8):
         return self.run("run", self.recipe("checkpoints", "text_text_document"), "--device", "cpu", "--threads", "1", "--out", out,
                         "--set", f"training.iterations={iterations}", "--set", "checkpoint.final_patience=0", *options, code=code)
@@ -56,8 +60,7 @@ class Runs(Bench):
 
 
 def keeps(runs):
-    (runs.folder / "text.jsonl").write_text("\n".join(f'{{"text": "line {n * n} of {n}"}}' for n in range(4000)))
-    runs.run("data", "build", "--input", "text.jsonl", "--output-prefix", "text", "--append-eod")
+    runs.build()
     runs.train("plain")
     runs.requests()
     log = runs.train("kept", "--checkpoints", "s3://runs/kept")
