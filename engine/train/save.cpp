@@ -219,7 +219,7 @@ absl::Status Saver::Tell() {
     return WithContext(failure, fmt::format("saving the checkpoint of iteration {}", iteration));
   };
   const absl::Status failure = written.ok() ? written->failure : written.status();
-  const bool is_required = run_.recipe.checkpoint.required && !end_;
+  const bool is_required = run_.recipe.checkpoint.required && end_ != iteration;
   if (!written.ok() || (!failure.ok() && is_required)) {
     under_way_->ended.wait();
     under_way_.reset();

@@ -49,8 +49,8 @@ class Saver {
   absl::Status Prepare();
   // Saves the state as it is after all iterations that were started, waiting first for the checkpoint that is under way.
   absl::Status Save(const Position& position);
-  // The run ends with the checkpoint of this iteration. From now on what may pass is no error; of that checkpoint it is not told, either, as no next one
-  // stands for it: Last() has it, and TryAgain may help.
+  // The run ends with the checkpoint of this iteration. What may pass is no error of that one, and is not told, as if there were a next one: Last() has it,
+  // and TryAgain may help.
   void EndAt(std::int64_t iteration) { end_ = iteration; }
   // Does once more what Last() says has failed: saves the state, which is that of `position`, or puts the newest checkpoint into the bucket. None is
   // under way before or afterwards.

@@ -30,10 +30,16 @@ WHOLE = [f"rank_{rank:05}.h5" for rank in range(4)]
 
 def rank_of(address):
     """(rank, process id) of the process of this machine that has the other end of the connection."""
-    port = f":{address[1]:04X}"
+    for _ in range(20):  # a list of the system's that changes while it is read may lack a line
+        if found := look_for(f":{address[1]:04X}"):
+            return found
+    return None
+
+
+def look_for(port):
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if fields[1].endswith(port):
+        if fields[1].endswith(port):  # its own port
             socket = f"socket:[{fields[9]}]"
             break
     else:
