@@ -55,10 +55,12 @@ def look_for(port):
 
 
 def puts(runs, key):
-    """By iteration, which ranks' processes have put each file there since the last time, and the files in order."""
+    """By iteration, which ranks' processes have put each file there since the last time, and in order what was put there and deleted."""
     found = {}
     for request in runs.requests():
         match = re.search(rf"runs/{key}/iteration_0*(\d+)/([^?]*)", request["path"])
+        if match and request["method"] == "DELETE":
+            found.setdefault(int(match[1]), ({}, []))[1].append("deleted " + match[2])
         if match and request["method"] in ("PUT", "POST"):
             by, order = found.setdefault(int(match[1]), ({}, []))
             by.setdefault(match[2], set()).add(request["by"] and request["by"][0])
@@ -109,7 +111,7 @@ def shares(runs):
     same(sorted(found), [2, 4, 6, 8], "iterations")
     for iteration, (by, order) in found.items():
         same(by, {**{name: {rank} for rank, name in enumerate(WHOLE)}, "index.h5": {0}, "manifest.json": {0}}, f"who put what there of {iteration}")
-        same(order[-1], "manifest.json", f"the last of {iteration}: {order}")
+        same([name for name in order if "deleted" not in name][-1], "manifest.json", f"the last of {iteration}: {order}")
     same(shards_there(runs, "shares", 8), shards_here(runs, "whole", 8), "bits in the bucket")
     # From the bucket alone.
     runs.train("lost", *PROCESSES, "--checkpoints", "s3://runs/lost", *FAULTS, "--fault", "rank=2,iteration=7,at=forward,kind=kill", code=137)
@@ -172,8 +174,16 @@ def other_layout(runs):
         same(sorted(found), [4, 6], "iterations")
         by = {name: {rank % 2 if options else 0} for rank, name in enumerate(WHOLE)} | {"index.h5": {0}, "manifest.json": {0}}
         same(found[4][0], by, "who put what there of the one that was left")
+        same(sorted(found[4][1][:5]), sorted(f"deleted {name}" for name in ("index.h5", *WHOLE)), "what was there goes first")
         same((runs.kept(key), shards_there(runs, key, 4)), (([2, 4, 6], []), shards), "what is there")
         verified(runs, key)
+    # One that was damaged there loses its manifest first.
+    runs.server.put("runs/layout1/iteration_0000006/rank_00000.h5", b"short")
+    runs.requests()
+    log = runs.train("layout1_again", *FOUR, "--checkpoints", "s3://runs/layout1", "--set", "checkpoint.keep=0", iterations=6)
+    expect("iteration_0000006 is damaged and not used" in log and "after iteration 4" in log, log)
+    same(puts(runs, "layout1")[6][1][0], "deleted manifest.json", "what is first done to one that is damaged")
+    verified(runs, "layout1")
     # Where there is nothing to train.
     runs.fail(refuse("nothing/iteration_0000004/manifest"))
     runs.train("nothing", *PROCESSES, "--checkpoints", "s3://runs/nothing", iterations=4, code=1)
