@@ -6,7 +6,7 @@ whose object is refused, one that is killed while it puts its shard there, and a
 not what the manifest says gets no name there, and none does once another run has the place. Ranks that are threads put several files there at once, and several come back at once. The
 last checkpoint of a run is tried again where that may help.
 
-usage: s3_together.py ENGINE
+usage: s3_together.py ENGINE [BYTES_PER_S]     with a rate it only measures how long a checkpoint of 8 ranks takes where each connection has that rate
 """
 import json
 import os
@@ -258,12 +258,29 @@ def last(runs):
     runs.fail()
 
 
+def measure(runs, rate):
+    """Seconds until a checkpoint is in the bucket, of ranks that are processes and of ranks that are threads of one."""
+    for options in (("--processes",), ()):
+        runs.server.rate = rate
+        out = f"measured{len(options)}"
+        runs.train(out, *options, "--set", "parallelism.dp=8", "--set", "parallelism.zero_stage=3", "--set", "training.micro_batch=2", "--set", "model.layers=8",
+                   "--set", "model.hidden=256", "--set", "model.mlp.hidden=1024", "--checkpoints", f"s3://runs/{out}", iterations=1)
+        runs.server.rate = 0
+        lines = [json.loads(line) for line in (runs.folder / out / "metrics.jsonl").read_text().splitlines()]
+        size = sum(len(data) for name, (data, _) in runs.server.objects.items() if name.startswith(f"runs/{out}/iteration"))
+        print(*options, f"{size / 1e6:.0f} MB: {next(line['save_seconds'] for line in lines if 'save_seconds' in line):.1f} s", flush=True)
+
+
 def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory(prefix="engine-s3-") as folder:
         runs = Runs(engine, pathlib.Path(folder).resolve())
         runs.server.who = rank_of
         runs.build()
+        if len(sys.argv) > 2:
+            runs.server.who = None
+            measure(runs, float(sys.argv[2]))
+            return 0
         for check in (shares, refused, killed, other_layout, checked, at_once, last):
             try:
                 check(runs)
