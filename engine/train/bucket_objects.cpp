@@ -63,7 +63,7 @@ absl::Status ForEachFile(std::size_t count, const std::function<absl::Status(std
   std::atomic<bool> failed = false;
   const auto work = [&] {
     for (std::size_t i = next++; i < count && !failed; i = next++) {
-      const absl::Status status = state::InMemory([&] { return one(i); });
+      absl::Status status = state::InMemory([&] { return one(i); });
       if (status.ok()) continue;
       failed = true;
       return status;

@@ -314,9 +314,14 @@ class Training {
     return Departure{*iterations.bad(), iterations.position().guard};
   }
 
-  // A run that fails, or goes back, has the checkpoint that was under way, if that can still be written.
+  // A run that fails, or goes back, has the checkpoint that was under way, if that can still be written. A rank that fails among processes does not wait
+  // for the bucket, to which all of them send their parts: meanwhile those that have not failed would wait for it. What is in the folder gets there with the next checkpoint.
   absl::Status LoopAndFinish(Iterations& iterations, Saver& saver) {
     absl::Status status = Loop(iterations, saver);
+    if (!status.ok() && run_.processes != nullptr) {
+      saver.AwaitFolder();
+      status = run_.processes->Fail(status);
+    }
     const absl::Status saved = saver.Finish();
     return status.ok() ? saved : status;
   }

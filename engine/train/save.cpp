@@ -133,10 +133,11 @@ absl::Status Saver::Begin(const Position& position) {
     run_.Begin(Work(), fmt::format("saving the checkpoint of iteration {}", position.iteration));
   RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
   stall_ms_ += MillisecondsSince(start);
-  Launch(position.iteration, /*is_put_again=*/false,
-         [this, start, metadata = MetadataAt(position)](const std::string& key) {
-           return Write(metadata, key, start);
-         });
+  Launch(
+      position.iteration, /*is_put_again=*/false,
+      [this, start, metadata = MetadataAt(position)](const std::string& key, std::promise<void> in_folder) {
+        return Write(metadata, key, start, std::move(in_folder));
+      });
   return absl::OkStatus();
 }
 
@@ -145,43 +146,49 @@ absl::Status Saver::TryAgain(const Position& position) {
     RETURN_IF_ERROR(Save(position));
     return Finish();
   }
-  Launch(
-      newest_, /*is_put_again=*/true,
-      [this, start = Clock::now(), iteration = newest_](const std::string& key) -> absl::StatusOr<Written> {
-        Written written;
-        RETURN_IF_ERROR(PutIntoBucketAndPrune(iteration, key, start, &written));
-        return written;
-      });
+  Launch(newest_, /*is_put_again=*/true,
+         [this, start = Clock::now(), iteration = newest_](const std::string& key,
+                                                           std::promise<void>) -> absl::StatusOr<Written> {
+           Written written;
+           RETURN_IF_ERROR(PutIntoBucketAndPrune(iteration, key, start, &written));
+           return written;
+         });
   return Finish();
 }
 
 // What the system refuses to a thread must not end the process.
 void Saver::Launch(std::int64_t iteration, bool is_put_again, WriteIt write) {
+  std::promise<void> in_folder;
   std::promise<absl::StatusOr<Written>> written;
-  UnderWay under_way{
-      .iteration = iteration, .is_put_again = is_put_again, .written = written.get_future(), .ended = {}};
+  UnderWay under_way{.iteration = iteration,
+                     .is_put_again = is_put_again,
+                     .in_folder = in_folder.get_future(),
+                     .written = written.get_future(),
+                     .ended = {}};
   const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, iteration);
-  under_way.ended = std::async(std::launch::async,
-                               [this, key, iteration, write = std::move(write),
-                                written = std::move(written)]() mutable -> absl::Status {
-                                 absl::StatusOr<Written> result = state::InMemory([&] { return write(key); });
-                                 const bool is_whole = result.ok() && result->failure.ok();
-                                 written.set_value(std::move(result));
-                                 if (!is_whole || !run_.Leads()) return absl::OkStatus();
-                                 retention_.Saved(iteration);
-                                 return retention_.Prune();
-                               });
+  under_way.ended = std::async(
+      std::launch::async,
+      [this, key, iteration, write = std::move(write), in_folder = std::move(in_folder),
+       written = std::move(written)]() mutable -> absl::Status {
+        absl::StatusOr<Written> result = state::InMemory([&] { return write(key, std::move(in_folder)); });
+        const bool is_whole = result.ok() && result->failure.ok();
+        written.set_value(std::move(result));
+        if (!is_whole || !run_.Leads()) return absl::OkStatus();
+        retention_.Saved(iteration);
+        return retention_.Prune();
+      });
   under_way_ = std::move(under_way);
 }
 
 absl::StatusOr<Saver::Written> Saver::Write(const checkpoint::Metadata& metadata, const std::string& key,
-                                            Clock::time_point start) {
+                                            Clock::time_point start, std::promise<void> in_folder) {
   ASSIGN_OR_RETURN(state::Saved saved, state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out),
                                                          metadata, key, *run_.ranks, run_.processes));
   if (!saved.failure.ok()) {
     if (!MayPass(saved.failure)) return saved.failure;
     return Written{.failure = std::move(saved.failure)};
   }
+  in_folder.set_value();
   Written written{.elapsed_ms = MillisecondsSince(start)};
   if (HasBucket()) RETURN_IF_ERROR(PutIntoBucketAndPrune(metadata.iteration, key, start, &written));
   return written;
@@ -266,6 +273,10 @@ absl::Status Saver::Poll() {
   if (under_way_->written.valid() && is_ready(under_way_->written)) RETURN_IF_ERROR(Tell());
   if (under_way_->written.valid() || !is_ready(under_way_->ended)) return absl::OkStatus();
   return std::exchange(under_way_, std::nullopt)->ended.get();
+}
+
+void Saver::AwaitFolder() {
+  if (under_way_) Wait(under_way_->in_folder);
 }
 
 absl::Status Saver::Finish() {

@@ -60,6 +60,8 @@ class Saver {
   // Tells what has become of the checkpoint that is under way, if that is known. An error is one of writing it that ends the run, or of
   // deleting older ones.
   absl::Status Poll();
+  // Waits until it is in the run's folder, or cannot be; it may still be on its way to the bucket.
+  void AwaitFolder();
   // Waits for it, and tells.
   absl::Status Finish();
   // The iteration of the checkpoint that is under way; 0: there is none.
@@ -83,7 +85,8 @@ class Saver {
   };
   struct UnderWay {
     std::int64_t iteration = 0;
-    bool is_put_again = false;  // it was whole in the folder before, and goes into the bucket
+    bool is_put_again = false;    // it was whole in the folder before, and goes into the bucket
+    std::future<void> in_folder;  // ready once it is whole there, or will not be
     std::future<absl::StatusOr<Written>> written;  // once the checkpoint is whole
     std::future<absl::Status> ended;               // and what retention does not keep is deleted
   };
@@ -91,11 +94,13 @@ class Saver {
   bool background() const { return run_.ranks->executors().front()->snapshot().reserved(); }
   checkpoint::Metadata MetadataAt(const Position& position) const;
   absl::Status Begin(const Position& position);
-  // Begins what `write` does, in a thread, for the checkpoint of this iteration, which it gives another key each time.
-  using WriteIt = std::function<absl::StatusOr<Written>(const std::string& key)>;
+  // Begins what `write` does, in a thread, for the checkpoint of this iteration, which it gives another key each time. It keeps the promise, or
+  // drops it, once the folder has the checkpoint, or will not have it.
+  using WriteIt =
+      std::function<absl::StatusOr<Written>(const std::string& key, std::promise<void> in_folder)>;
   void Launch(std::int64_t iteration, bool is_put_again, WriteIt write);
   absl::StatusOr<Written> Write(const checkpoint::Metadata& metadata, const std::string& key,
-                                Clock::time_point start);
+                                Clock::time_point start, std::promise<void> in_folder);
   bool HasBucket() const { return !run_.recipe.checkpoint.upload.empty(); }
   // Errors: the place there is another run's by now; the run has ended.
   absl::Status PutIntoBucketAndPrune(std::int64_t iteration, const std::string& key, Clock::time_point start,

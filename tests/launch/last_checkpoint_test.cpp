@@ -42,18 +42,31 @@ std::string LastShardsOf(const std::string& out) {
 
 }  // namespace
 
-TEST_CASE(
-    "last checkpoint: all processes wait for room, which is no hang, and save what they would have saved") {
+TEST_CASE("last checkpoint: all processes wait for room, and save what they would have saved") {
   const TinyRun tiny;
   const std::string run = "run " + tiny.recipe + kTwo + " --processes --out " + tiny.out;
   REQUIRE(RunProgram(run + "_whole").exit_code == 0);
-  Background full(tiny, "full", run + " --hang-timeout 2 --heartbeat-timeout 2", "", kFull);
+  Background full(tiny, "full", run, "", kFull);
   REQUIRE_MESSAGE(Says(full, kWaits), full.log());
-  std::this_thread::sleep_for(std::chrono::seconds(3));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
   for (const pid_t rank : full.children()) MakeRoom(rank);
   CHECK_MESSAGE(full.Wait(40) == 0, full.log());
   CHECK(Contains(full.log(), "saved checkpoint of iteration 8"));
   CHECK(LastShardsOf(tiny.out) == LastShardsOf(tiny.out + "_whole"));
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("last checkpoint: the wait is no hang, and a rank that is lost meanwhile ends it for all") {
+  const TinyRun tiny;
+  Background full(tiny, "full",
+                  "run " + tiny.recipe + kTwo + " --processes --hang-timeout 2 --out " + tiny.out, "", kFull);
+  REQUIRE_MESSAGE(Says(full, kWaits), full.log());
+  std::this_thread::sleep_for(std::chrono::milliseconds(7500));  // 1 + 2 + 4 s; the next try is 8 s later
+  CHECK(full.log().find("the run hangs") == std::string::npos);
+  const std::vector<pid_t> ranks = full.children();
+  REQUIRE_MESSAGE(ranks.size() == 2, full.log());
+  kill(ranks[1], SIGKILL);
+  CHECK(full.Wait(4) == 128 + SIGKILL);
   CHECK(!HasOrphans(tiny));
 }
 

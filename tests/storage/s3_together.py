@@ -158,6 +158,21 @@ def killed(runs):
     verified(runs, "killed")
 
 
+def fails(runs):
+    """A run that fails while a shard is on its way ends before that is there, and leaves the checkpoint to the next run."""
+    runs.server.most_busy = 0
+    runs.fail({"method": "PUT", "path": "fails/iteration_0000004/rank_00001", "do": "together", "count": 1 << 30})
+    spoilt = (*FAULTS, "--fault", "rank=1,iteration=6,at=forward,kind=nan")
+    text = runs.train("fails", *PROCESSES, "--checkpoints", "s3://runs/fails", "--set", "checkpoint.interval=4", *spoilt, code=1)
+    expect("iteration 6: loss " in text, text)
+    runs.server.most_busy = 1 << 30
+    same((runs.kept("fails")[0], runs.here("fails")), ([], ["iteration_0000004"]), "what is where")
+    runs.fail()
+    log = runs.train("fails", *PROCESSES, "--checkpoints", "s3://runs/fails", *spoilt)
+    expect("after iteration 4" in log, log)
+    same((runs.kept("fails"), shards_there(runs, "fails", 8)), (([6, 8], []), shards_here(runs, "whole", 8)), "what is there")
+
+
 def other_layout(runs):
     """Iteration 4 is left by four ranks, for two, of which each puts the shards of two, and then one process with two threads."""
     for number, options in enumerate((("--processes",), ())):
@@ -281,7 +296,7 @@ def main():
             runs.server.who = None
             measure(runs, float(sys.argv[2]))
             return 0
-        for check in (shares, refused, killed, other_layout, checked, at_once, last):
+        for check in (shares, refused, killed, fails, other_layout, checked, at_once, last):
             try:
                 check(runs)
             except Failed as failure:
