@@ -50,11 +50,13 @@ std::string ShardName(int rank) {
   return rank < kRanksInFolder ? name : fmt::format("ranks_{:03d}/{}", rank / kRanksInFolder, name);
 }
 
-bool IsShardName(std::string_view name) {
+std::optional<int> RankOfShardName(std::string_view name) {
   const std::string_view file = name.substr(name.rfind('/') + 1);  // all of it where there is no folder
-  if (!file.starts_with(kRankPrefix)) return false;
-  const std::optional<std::int64_t> rank = LeadingNumber(file.substr(kRankPrefix.size()));
-  return rank && *rank < kMostRanks && ShardName(static_cast<int>(*rank)) == name;
+  if (!file.starts_with(kRankPrefix)) return std::nullopt;
+  const std::optional<std::int64_t> number = LeadingNumber(file.substr(kRankPrefix.size()));
+  if (!number || *number >= kMostRanks) return std::nullopt;
+  const int rank = static_cast<int>(*number);
+  return ShardName(rank) == name ? std::optional(rank) : std::nullopt;
 }
 
 std::string DatasetName(const std::string& tensor, const Box& box) {

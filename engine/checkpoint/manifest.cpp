@@ -217,7 +217,7 @@ absl::StatusOr<std::vector<FileInfo>> ParseFiles(const Json& list) {
     ASSIGN_OR_RETURN(file.name, Text(item["name"], where + ".name"));
     ASSIGN_OR_RETURN(file.bytes, Integer(item["bytes"], where + ".bytes"));
     ASSIGN_OR_RETURN(file.checksum, Text(item["xxh3_128"], where + ".xxh3_128"));
-    if (!IsShardName(file.name) && file.name != kIndexName) {
+    if (!RankOfShardName(file.name) && file.name != kIndexName) {
       return DataLoss("{}.name is neither {} nor {}", where, ShardName(0), kIndexName);
     }
     if (file.bytes < 0) return DataLoss("{}.bytes is negative", where);

@@ -241,6 +241,14 @@ Rows TrainingRows() {
                "not "
                "answer, ends the run. Without it the failure is a warning, and training goes on to the next "
                "checkpoint; the one at the end must be written."),
+      FIELD(checkpoint.final_patience)
+          .Between(0, 1e6)
+          .Unit("s")
+          .Doc(
+              "How long the checkpoint at a run's end, or at its stop by a signal, is tried again where the "
+              "disk is full, or the disk or the bucket does not answer, before the run ends with an error "
+              "and the iterations since the checkpoint before are lost. A second signal ends the wait. 0: it "
+              "is not tried again."),
       FIELD(checkpoint.memory)
           .Doc("Whether each rank's whole state is copied into its host's memory, too, where it outlives the "
                "rank: "

@@ -228,10 +228,11 @@ struct Offload {
 };
 
 struct Checkpoint {
-  std::int64_t interval = 0;   // iterations; 0: only at the end
-  std::int64_t keep = 0;       // newest N; 0: all
-  bool background = true;      // written beside the iterations that follow
-  bool required = false;       // one that cannot be written ends the run
+  std::int64_t interval = 0;          // iterations; 0: only at the end
+  std::int64_t keep = 0;              // newest N; 0: all
+  bool background = true;             // written beside the iterations that follow
+  bool required = false;              // one that cannot be written ends the run
+  std::int64_t final_patience = 600;  // seconds for which the last one of a run is tried again; 0: it is not
   bool memory = false;         // copies of the state in the host's memory, for ranks that are started again
   bool memory_partner = true;  // on another host, too
   std::int64_t memory_interval = 0;  // iterations between them; 0: as few as cost little

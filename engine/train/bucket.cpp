@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include "engine/base/file_io.h"
 #include "engine/base/status.h"
@@ -15,8 +13,8 @@
 #include "engine/checkpoint/store.h"
 #include "engine/checkpoint/write.h"
 #include "engine/storage/location.h"
-#include "engine/storage/put_file.h"
 #include "engine/storage/storage.h"
+#include "engine/train/bucket_objects.h"
 
 namespace engine::train {
 namespace {
@@ -25,54 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostManifestBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
-
-// The objects of one iteration, without the manifest.
-struct InBucket {
-  std::vector<std::string> names;
-  bool has_manifest = false;
-};
-
-std::string ManifestIn(const std::string& folder) {
-  return checkpoint::JoinPath(folder, checkpoint::kManifestName);
-}
-
-using InBucketByIteration = std::map<std::int64_t, InBucket>;
-
-std::vector<std::int64_t> WholeOf(const InBucketByIteration& found) {
-  std::vector<std::int64_t> iterations;
-  for (const auto& [iteration, objects] : found) {
-    if (objects.has_manifest) iterations.push_back(iteration);
-  }
-  return iterations;
-}
-
-absl::StatusOr<InBucketByIteration> ListObjects(const std::string& prefix) {
-  const std::string folder = checkpoint::JoinPath(prefix, "");
-  ASSIGN_OR_RETURN(const std::vector<storage::Entry> entries, storage::List(folder));
-  InBucketByIteration found;
-  for (const storage::Entry& entry : entries) {
-    const std::string_view within = std::string_view(entry.name).substr(folder.size());
-    const std::optional<std::int64_t> iteration =
-        checkpoint::ParseIterationName(within.substr(0, within.find('/')));
-    if (!iteration || within.find('/') == std::string_view::npos) continue;
-    if (entry.name == ManifestIn(checkpoint::IterationPath(prefix, *iteration))) {
-      found[*iteration].has_manifest = true;
-    } else {
-      found[*iteration].names.push_back(entry.name);
-    }
-  }
-  return found;
-}
-
-// The manifest last, which makes a checkpoint of them.
-absl::Status PutFiles(const BucketClaim& claim, const checkpoint::Reader& reader, const std::string& to) {
-  for (const checkpoint::FileInfo& file : reader.manifest().files) {
-    RETURN_IF_ERROR(storage::PutFile(checkpoint::JoinPath(reader.folder(), file.name),
-                                     checkpoint::JoinPath(to, file.name)));
-  }
-  RETURN_IF_ERROR(claim.Check());  // large files take their time
-  return storage::PutFile(ManifestIn(reader.folder()), ManifestIn(to));
-}
 
 absl::Status FetchFile(const std::string& name, std::int64_t bytes, const std::string& path) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const storage::Object> object, storage::Open(name));
@@ -96,10 +46,11 @@ absl::Status FetchFiles(const std::string& from, const std::string& folder) {
   ASSIGN_OR_RETURN(const std::string text, storage::ReadAll(ManifestIn(from), kMostManifestBytes));
   const absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ParseManifest(text);
   if (!manifest.ok()) return WithContext(manifest.status(), ManifestIn(from));
-  for (const checkpoint::FileInfo& file : manifest->files) {
-    RETURN_IF_ERROR(FetchFile(checkpoint::JoinPath(from, file.name), file.bytes,
-                              checkpoint::JoinPath(folder, file.name)));
-  }
+  RETURN_IF_ERROR(ForEachFile(manifest->files.size(), [&](std::size_t i) {
+    const checkpoint::FileInfo& file = manifest->files[i];
+    return FetchFile(checkpoint::JoinPath(from, file.name), file.bytes,
+                     checkpoint::JoinPath(folder, file.name));
+  }));
   return WriteWholeFile(ManifestIn(folder), text);
 }
 
@@ -110,19 +61,11 @@ absl::StatusOr<std::int64_t> NewestIn(const std::string& root) {
   return folder ? checkpoint::IterationOfPath(*folder).value_or(-1) : -1;
 }
 
+}  // namespace
+
 std::string NotUsed(const std::string& folder, const absl::Status& why) {
   return fmt::format("checkpoint {} is damaged and not used: {}", folder, Message(why));
 }
-
-// The manifest first, so that no part of a checkpoint is taken for a whole one.
-absl::Status DeleteObjects(const std::string& prefix, std::int64_t iteration, const InBucket& objects) {
-  if (objects.has_manifest)
-    RETURN_IF_ERROR(storage::Remove(ManifestIn(checkpoint::IterationPath(prefix, iteration))));
-  for (const std::string& name : objects.names) RETURN_IF_ERROR(storage::Remove(name));
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::Status VerifyFolder(const std::string& folder, std::int64_t iteration) {
   ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
@@ -195,33 +138,6 @@ absl::StatusOr<std::set<std::int64_t>> FetchFromBucket(const std::string& prefix
     RETURN_IF_ERROR(RemoveTree(checkpoint::WritingPath(root, iteration)));
   }
   return damaged;
-}
-
-absl::Status PutIntoBucket(const BucketClaim& claim, const std::string& root, std::int64_t iteration,
-                           std::set<std::int64_t>* damaged, std::vector<std::string>* reports) {
-  RETURN_IF_ERROR(claim.Check());
-  const std::string& prefix = claim.prefix();
-  ASSIGN_OR_RETURN(const InBucketByIteration there, ListObjects(prefix));
-  std::int64_t newest = -1;
-  for (const std::int64_t whole : WholeOf(there)) {
-    if (!damaged->contains(whole)) newest = whole;
-  }
-  ASSIGN_OR_RETURN(const std::vector<std::int64_t> here, checkpoint::ListIterations(root));
-  for (const std::int64_t one : here) {
-    const bool is_left = one > newest && one < iteration;  // by a run that could not put it there
-    if (!is_left && one != iteration) continue;
-    const std::string folder = checkpoint::IterationPath(root, one);
-    if (const absl::Status whole = is_left ? VerifyFolder(folder, one) : absl::OkStatus(); !whole.ok()) {
-      reports->push_back(NotUsed(folder, whole));
-      continue;
-    }
-    ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
-    if (const auto before = there.find(one); before != there.end())
-      RETURN_IF_ERROR(DeleteObjects(prefix, one, before->second));
-    damaged->erase(one);
-    RETURN_IF_ERROR(PutFiles(claim, reader, checkpoint::IterationPath(prefix, one)));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status PruneBucket(const BucketClaim& claim, std::int64_t newest, std::int64_t keep,

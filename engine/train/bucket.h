@@ -27,6 +27,9 @@ std::optional<Diagnostic> CheckUpload(const recipe::Recipe& recipe);
 // Whether an object can be written there and removed, tried with the server.
 absl::Status TryBucket(const std::string& prefix);
 
+// The line that tells of a checkpoint that is passed over.
+std::string NotUsed(const std::string& folder, const absl::Status& why);
+
 // Iterations of the checkpoints there, rising.
 absl::StatusOr<std::vector<std::int64_t>> ListBucket(const std::string& prefix);
 
@@ -42,16 +45,9 @@ absl::Status VerifyFolder(const std::string& folder, std::int64_t iteration);
 absl::StatusOr<std::set<std::int64_t>> FetchFromBucket(const std::string& prefix, const std::string& root,
                                                        std::vector<std::string>* reports);
 
-// Copies ROOT/iteration_…, which is whole, there, in place of one of the same iteration; before it those of earlier iterations that are newer
-// than all that are there, which a run could not put there. One of these that is damaged is passed over and adds a line to *reports.
-// `damaged`: iterations of those there that count for nothing; without those that have been replaced, when it returns. AlreadyExists:
-// another run, or attempt, has the place by now (BucketClaim::Check).
-absl::Status PutIntoBucket(const BucketClaim& claim, const std::string& root, std::int64_t iteration,
-                           std::set<std::int64_t>* damaged, std::vector<std::string>* reports);
-
 // Deletes what is not needed when iteration `newest` has been put there: in `root` the checkpoints before it that are there too; there, of
 // those up to `newest`, all that are older than the `keep` newest (0: all stay) that are not `damaged`, and what has no manifest.
-// AlreadyExists as of PutIntoBucket.
+// AlreadyExists: another run, or attempt, has the place by now (BucketClaim::Check).
 absl::Status PruneBucket(const BucketClaim& claim, std::int64_t newest, std::int64_t keep,
                          const std::set<std::int64_t>& damaged, const std::string& root);
 

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace engine::train {
@@ -39,7 +40,11 @@ class BucketClaim {
   static absl::StatusOr<BucketClaim> Take(const std::string& prefix, const std::string& out, bool take_over,
                                           std::vector<std::string>* notes);
 
+  // What another process of the same run has taken, as it tells it: `self` is its owner().
+  static BucketClaim Of(std::string prefix, BucketOwner self) { return {std::move(prefix), std::move(self)}; }
+
   const std::string& prefix() const { return prefix_; }
+  const BucketOwner& owner() const { return self_; }
   // AlreadyExists: another has the name by now. Other errors are of the server.
   absl::Status Check() const;
   // The run has ended. Nothing where another has the name by now.

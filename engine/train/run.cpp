@@ -16,12 +16,14 @@
 #include "engine/predict/predict.h"
 #include "engine/storage/storage.h"
 #include "engine/train/bucket.h"
+#include "engine/train/bucket_put.h"
 #include "engine/train/check_copies.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/fault_kit.h"
 #include "engine/train/feed.h"
 #include "engine/train/histograms.h"
 #include "engine/train/iterations.h"
+#include "engine/train/last_save.h"
 #include "engine/train/memory_checkpoints.h"
 #include "engine/train/origin.h"
 #include "engine/train/outcome.h"
@@ -151,7 +153,7 @@ class Training {
   }
 
   absl::Status NothingToTrain(const ResumePoint& resume) {
-    if (!run_.Leads()) return absl::OkStatus();
+    if (!run_.Leads()) return HelpToBringBucketUpToDate();
     for (const std::string& note : resume.notes) Print(stderr, "note: {}\n", note);
     Print(stdout, "resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
           resume.reader.folder(), resume.reader.metadata().iteration, run_.recipe.iterations());
@@ -166,16 +168,27 @@ class Training {
     const std::int64_t newest = resume.reader.metadata().iteration;
     std::set<std::int64_t> damaged = resume.damaged_in_bucket;
     ASSIGN_OR_RETURN(const std::vector<std::int64_t> there, ListBucket(bucket));
-    if (std::find(there.begin(), there.end(), newest) == there.end()) {
-      std::vector<std::string> reports;
-      const absl::Status put = PutIntoBucket(*run_.claim, root, newest, &damaged, &reports);
-      for (const std::string& report : reports) Print(stderr, "warning: {}\n", report);
-      if (!put.ok())
-        return WithContext(
-            put, fmt::format("{} is whole, but could not be copied to {}", resume.reader.folder(), bucket));
+    const bool is_there = std::find(there.begin(), there.end(), newest) != there.end();
+    if (run_.processes != nullptr) RETURN_IF_ERROR(run_.processes->Set(kIsInBucket, is_there ? "1" : "0"));
+    if (!is_there) {
+      ASSIGN_OR_RETURN(const Put put,
+                       PutIntoBucket(*run_.claim, root, newest, &damaged, run_.TeamFor(kAtStart)));
+      for (const std::string& report : put.reports) Print(stderr, "warning: {}\n", report);
+      if (!put.failure.ok())
+        return WithContext(put.failure, fmt::format("{} is whole, but could not be copied to {}",
+                                                    resume.reader.folder(), bucket));
       Print(stdout, "copied {} to {}\n", resume.reader.folder(), bucket);
     }
     return PruneBucket(*run_.claim, newest, run_.recipe.checkpoint.keep, damaged, root);
+  }
+
+  // Of what fails rank 0 tells.
+  absl::Status HelpToBringBucketUpToDate() const {
+    const std::string& bucket = run_.recipe.checkpoint.upload;
+    if (bucket.empty()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const std::string is_there, run_.processes->Get(kIsInBucket));
+    if (is_there == "1") return absl::OkStatus();
+    return HelpToPut(bucket, run_.TeamFor(kAtStart)).status();
   }
 
   // Those of the run, with who is told of the moments of an iteration.
@@ -302,9 +315,14 @@ class Training {
     return Departure{*iterations.bad(), iterations.position().guard};
   }
 
-  // A run that fails, or goes back, has the checkpoint that was under way, if that can still be written.
+  // A run that fails, or goes back, has the checkpoint that was under way, if that can still be written. A rank that fails among processes does not wait
+  // for the bucket, to which all of them send their parts: meanwhile those that have not failed would wait for it. What is in the folder gets there with the next checkpoint.
   absl::Status LoopAndFinish(Iterations& iterations, Saver& saver) {
     absl::Status status = Loop(iterations, saver);
+    if (!status.ok() && run_.processes != nullptr) {
+      saver.AwaitFolder();
+      status = run_.processes->Fail(status);
+    }
     const absl::Status saved = saver.Finish();
     return status.ok() ? saved : status;
   }
@@ -323,7 +341,8 @@ class Training {
       end_.iteration = position.iteration;
       RETURN_IF_ERROR(saver.Poll());
       const bool evaluation_due = EvaluationDue(recipe, position.iteration);
-      const bool checkpoint_due = CheckpointDue(recipe, position.iteration);
+      const bool is_last = position.iteration == recipe.iterations();  // saved below
+      const bool checkpoint_due = CheckpointDue(recipe, position.iteration) && !is_last;
       const bool is_kept = run_.IsKept(position.iteration);
       if (CopiesAreCompared(recipe, position.iteration))
         RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
@@ -340,7 +359,7 @@ class Training {
     RETURN_IF_ERROR(iterations.FinishAll());
     if (iterations.bad()) return absl::OkStatus();
     const absl::Status profiled = iterations.WriteProfiles();
-    RETURN_IF_ERROR(SaveAtEnd(position, saver));
+    RETURN_IF_ERROR(SaveLast(run_, stop_, position, {end_.stopped, last_began_}, saver));
     run_.Begin(launch::Work::kAlone, "the end");
     if (faults_ != nullptr) {
       for (const auto& rank : run_.ranks->executors()) faults_->TellMissed(rank->rank());
@@ -348,46 +367,6 @@ class Training {
     RETURN_IF_ERROR(profiled);
     if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
     return saver.Last();
-  }
-
-  // Saves the state before the run ends, where the newest checkpoint is of an earlier iteration. None is under way afterwards.
-  absl::Status SaveAtEnd(const Position& position, Saver& saver) {
-    if (saver.under_way() == position.iteration) RETURN_IF_ERROR(saver.Finish());
-    if (saver.newest() == position.iteration) return absl::OkStatus();
-    bool is_worth_it = true;
-    if (end_.stopped) RETURN_IF_ERROR(IsWorthSaving(position.iteration, saver, &is_worth_it));
-    if (!is_worth_it) return absl::OkStatus();
-    if (run_.recipe.guard.hash_interval > 0 && !CopiesAreCompared(run_.recipe, position.iteration))
-      RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
-    RETURN_IF_ERROR(saver.Save(position));
-    return saver.Finish();
-  }
-
-  // A stop may come while an earlier checkpoint is still being written. One is written at a time, so another one is worth it only if it is whole
-  // before the run is killed. Rank 0 decides it for all.
-  absl::Status IsWorthSaving(std::int64_t iteration, Saver& saver, bool* saves) {
-    constexpr const char* kKey = "saves at the stop";
-    if (!run_.Leads()) {
-      run_.Begin(launch::Work::kSaving, fmt::format("the stop after iteration {}", iteration));
-      ASSIGN_OR_RETURN(const std::string answer, run_.processes->Get(kKey));
-      *saves = answer == "1";
-      return absl::OkStatus();
-    }
-    if (const std::int64_t before = saver.under_way(); before > 0) {
-      RETURN_IF_ERROR(saver.Finish());
-      const double left =
-          static_cast<double>(run_.recipe.launch.grace_period_s) - MillisecondsSince(last_began_) / 1e3;
-      *saves =
-          saver.newest() != before || saver.last_seconds() < left;  // where it failed, much is lost without
-      if (!*saves) {
-        run_.Say(fmt::format(
-            "iteration {} is not saved: the checkpoint of iteration {} took {:.1f} s, and of "
-            "launch.grace_period_s {} are {:.1f} s left",
-            iteration, before, saver.last_seconds(), run_.recipe.launch.grace_period_s, std::max(left, 0.0)));
-      }
-    }
-    if (run_.processes == nullptr) return absl::OkStatus();
-    return run_.processes->Set(kKey, *saves ? "1" : "0");
   }
 
   Outcome OutcomeOf(const absl::Status& status) const {
@@ -410,6 +389,10 @@ class Training {
     processes->Progress(fmt::format("the beginning of iteration {}", iteration + 1));
     return processes->MayBegin(iteration);
   }
+
+  // Keys under which processes speak of the newest checkpoint, where there is nothing to train.
+  static constexpr const char* kIsInBucket = "the newest checkpoint is in the bucket";
+  static constexpr const char* kAtStart = "the newest checkpoint at the start";
 
   std::optional<RunLock> lock_;     // of rank 0's process
   bool owns_folder_ = false;        // rank 0's process: this run goes on there

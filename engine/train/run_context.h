@@ -14,6 +14,7 @@
 #include "engine/evaluate/examples.h"
 #include "engine/plan/plan.h"
 #include "engine/train/bucket_claim.h"
+#include "engine/train/bucket_put.h"
 #include "engine/train/partner.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
@@ -55,6 +56,14 @@ struct RunContext {
   std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe.training.seed); }
   // Of a rank's executor among those of this process.
   size_t IndexOf(const executor::RankExecutor& rank) const;
+
+  // This run's processes, which put a checkpoint into its bucket under this key, another one each time.
+  PutTeam TeamFor(const std::string& key) const {
+    return {.processes = processes,
+            .rank = device.rank.value_or(0),
+            .world = processes != nullptr ? plan.mesh.world() : 1,
+            .key = key};
+  }
 
   void Say(const std::string& text) const;
   // This rank begins work of this kind, as `text` says: whoever waits for it learns how long that may take (launch/work.h).

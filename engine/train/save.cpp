@@ -1,7 +1,6 @@
 #include "engine/train/save.h"
 
 #include <chrono>
-#include <exception>
 #include <utility>
 
 #include "engine/base/attention_draws.h"
@@ -13,14 +12,14 @@
 #include "engine/recipe/print.h"
 #include "engine/recipe/saving.h"
 #include "engine/state/save.h"
+#include "engine/state/shard_exchange.h"
 #include "engine/state/state.h"
 #include "engine/train/bucket.h"
+#include "engine/train/bucket_put.h"
 #include "engine/train/setup.h"
 
 namespace engine::train {
-namespace {
 
-// Whether a checkpoint that failed so may be written later: the disk was full, or the storage did not answer.
 bool MayPass(const absl::Status& failure) {
   switch (failure.code()) {
     case absl::StatusCode::kResourceExhausted:
@@ -32,8 +31,6 @@ bool MayPass(const absl::Status& failure) {
       return false;
   }
 }
-
-}  // namespace
 
 bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration) {
   const std::int64_t interval = recipe.checkpoint.interval;
@@ -104,7 +101,7 @@ checkpoint::Metadata Saver::MetadataAt(const Position& position) const {
 }
 
 // How long a bucket takes says nothing about how long it takes the next time, and its requests have time limits of their own.
-launch::Work Saver::Work() const { return run_.claim ? launch::Work::kAlone : launch::Work::kSaving; }
+launch::Work Saver::Work() const { return HasBucket() ? launch::Work::kAlone : launch::Work::kSaving; }
 
 template <typename T>
 void Saver::Wait(const std::future<T>& future) {
@@ -136,50 +133,84 @@ absl::Status Saver::Begin(const Position& position) {
     run_.Begin(Work(), fmt::format("saving the checkpoint of iteration {}", position.iteration));
   RETURN_IF_ERROR(state::BeginSave(*run_.ranks));
   stall_ms_ += MillisecondsSince(start);
-  std::promise<absl::StatusOr<Written>> written;
-  UnderWay under_way{.iteration = position.iteration, .written = written.get_future(), .ended = {}};
-  const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, position.iteration);
-  under_way.ended = std::async(std::launch::async,
-                               [this, key, start, metadata = MetadataAt(position),
-                                written = std::move(written)]() mutable -> absl::Status {
-                                 absl::StatusOr<Written> result = Write(metadata, key, start);
-                                 const bool is_whole = result.ok() && result->failure.ok();
-                                 written.set_value(std::move(result));
-                                 if (!is_whole || !run_.Leads()) return absl::OkStatus();
-                                 retention_.Saved(metadata.iteration);
-                                 return retention_.Prune();
-                               });
-  under_way_ = std::move(under_way);
+  Launch(
+      position.iteration, /*is_put_again=*/false,
+      [this, start, metadata = MetadataAt(position)](const std::string& key, std::promise<void> in_folder) {
+        return Write(metadata, key, start, std::move(in_folder));
+      });
   return absl::OkStatus();
 }
 
+absl::Status Saver::TryAgain(const Position& position) {
+  if (!last_is_in_folder_) {
+    RETURN_IF_ERROR(Save(position));
+    return Finish();
+  }
+  Launch(newest_, /*is_put_again=*/true,
+         [this, start = Clock::now(), iteration = newest_](const std::string& key,
+                                                           std::promise<void>) -> absl::StatusOr<Written> {
+           Written written;
+           RETURN_IF_ERROR(PutIntoBucketAndPrune(iteration, key, start, &written));
+           return written;
+         });
+  return Finish();
+}
+
 // What the system refuses to a thread must not end the process.
+void Saver::Launch(std::int64_t iteration, bool is_put_again, WriteIt write) {
+  std::promise<void> in_folder;
+  std::promise<absl::StatusOr<Written>> written;
+  UnderWay under_way{.iteration = iteration,
+                     .is_put_again = is_put_again,
+                     .in_folder = in_folder.get_future(),
+                     .written = written.get_future(),
+                     .ended = {}};
+  const std::string key = fmt::format("checkpoint {}, of iteration {}", ++saves_, iteration);
+  under_way.ended = std::async(
+      std::launch::async,
+      [this, key, iteration, write = std::move(write), in_folder = std::move(in_folder),
+       written = std::move(written)]() mutable -> absl::Status {
+        absl::StatusOr<Written> result = state::InMemory([&] { return write(key, std::move(in_folder)); });
+        const bool is_whole = result.ok() && result->failure.ok();
+        written.set_value(std::move(result));
+        if (!is_whole || !run_.Leads()) return absl::OkStatus();
+        retention_.Saved(iteration);
+        return retention_.Prune();
+      });
+  under_way_ = std::move(under_way);
+}
+
 absl::StatusOr<Saver::Written> Saver::Write(const checkpoint::Metadata& metadata, const std::string& key,
-                                            Clock::time_point start) try {
+                                            Clock::time_point start, std::promise<void> in_folder) {
   ASSIGN_OR_RETURN(state::Saved saved, state::WriteSaved(run_.plan, CheckpointRoot(run_.options.out),
                                                          metadata, key, *run_.ranks, run_.processes));
   if (!saved.failure.ok()) {
-    if (run_.recipe.checkpoint.required || !MayPass(saved.failure)) return saved.failure;
+    if (!MayPass(saved.failure)) return saved.failure;
     return Written{.failure = std::move(saved.failure)};
   }
+  in_folder.set_value();
   Written written{.elapsed_ms = MillisecondsSince(start)};
-  if (run_.claim) RETURN_IF_ERROR(PutIntoBucketAndPrune(metadata.iteration, start, &written));
+  if (HasBucket()) RETURN_IF_ERROR(PutIntoBucketAndPrune(metadata.iteration, key, start, &written));
   return written;
-} catch (const std::exception& error) {  // memory, or another thread
-  return ResourceExhausted("not enough memory or threads: {}", error.what());
 }
 
-absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, Clock::time_point start, Written* written) {
+absl::Status Saver::PutIntoBucketAndPrune(std::int64_t iteration, const std::string& key,
+                                          Clock::time_point start, Written* written) {
   const std::string root = CheckpointRoot(run_.options.out);
-  const std::string& bucket = run_.claim->prefix();
-  absl::Status put = PutIntoBucket(*run_.claim, root, iteration, &damaged_in_bucket_, &written->warnings);
-  if (absl::IsAlreadyExists(put)) return put;
-  if (!put.ok()) {
-    written->in_bucket = WithContext(put, fmt::format("{} is whole, but could not be copied to {}",
-                                                      checkpoint::IterationPath(root, iteration), bucket));
+  const std::string& bucket = run_.recipe.checkpoint.upload;
+  const PutTeam team = run_.TeamFor(key);
+  ASSIGN_OR_RETURN(Put put, run_.Leads()
+                                ? PutIntoBucket(*run_.claim, root, iteration, &damaged_in_bucket_, team)
+                                : HelpToPut(bucket, team));
+  written->warnings = std::move(put.reports);
+  if (!put.failure.ok()) {
+    written->in_bucket =
+        WithContext(put.failure, fmt::format("{} is whole, but could not be copied to {}",
+                                             checkpoint::IterationPath(root, iteration), bucket));
     return absl::OkStatus();
   }
   written->elapsed_ms = MillisecondsSince(start);
+  if (!run_.Leads()) return absl::OkStatus();
   absl::Status pruned =
       PruneBucket(*run_.claim, iteration, run_.recipe.checkpoint.keep, damaged_in_bucket_, root);
   if (absl::IsAlreadyExists(pruned)) return pruned;
@@ -194,13 +225,16 @@ absl::Status Saver::Tell() {
   const auto of_this = [&](const absl::Status& failure) {
     return WithContext(failure, fmt::format("saving the checkpoint of iteration {}", iteration));
   };
-  if (!written.ok()) {
+  const absl::Status failure = written.ok() ? written->failure : written.status();
+  const bool is_required = run_.recipe.checkpoint.required && end_ != iteration;
+  if (!written.ok() || (!failure.ok() && is_required)) {
     under_way_->ended.wait();
     under_way_.reset();
-    return of_this(written.status());
+    return of_this(failure);
   }
-  if (!written->failure.ok()) {
-    last_ = of_this(written->failure);
+  last_is_in_folder_ = failure.ok();
+  if (!failure.ok()) {
+    last_ = of_this(failure);
     TellFailure(iteration);
     return absl::OkStatus();
   }
@@ -208,12 +242,12 @@ absl::Status Saver::Tell() {
   newest_ = iteration;
   last_seconds_ = written->elapsed_ms / 1e3;
   if (run_.reporter == nullptr) return absl::OkStatus();
-  const bool to_bucket = run_.claim && last_.ok();
   for (const std::string& warning : written->warnings) run_.reporter->Warn(warning);
-  if (!last_.ok())
+  if (!last_.ok() && under_way_->is_put_again) return absl::OkStatus();
+  if (!last_.ok() && end_ != iteration)
     run_.reporter->Warn(fmt::format("{}; it is tried again with the next checkpoint", Message(last_)));
   run_.Say(fmt::format("saved checkpoint of iteration {} to {}", iteration,
-                       to_bucket ? run_.claim->prefix() : CheckpointRoot(run_.options.out)));
+                       HasBucket() && last_.ok() ? run_.claim->prefix() : CheckpointRoot(run_.options.out)));
   run_.reporter->Saved(
       {.iteration = iteration, .elapsed_ms = written->elapsed_ms, .stall_ms = std::exchange(stall_ms_, 0)});
   return absl::OkStatus();
@@ -223,10 +257,11 @@ absl::Status Saver::Tell() {
 void Saver::TellFailure(std::int64_t iteration) {
   ++failures_;
   if (run_.reporter == nullptr) return;
-  const std::string goes_on = newest_ > 0
-                                  ? fmt::format("the newest checkpoint is that of iteration {}", newest_)
-                                  : "there is no checkpoint";
-  run_.reporter->Warn(fmt::format("{}; {}, and training goes on to the next one", Message(last_), goes_on));
+  const std::string newest = newest_ > 0
+                                 ? fmt::format("the newest checkpoint is that of iteration {}", newest_)
+                                 : "there is no checkpoint";
+  if (end_ != iteration)
+    run_.reporter->Warn(fmt::format("{}; {}, and training goes on to the next one", Message(last_), newest));
   run_.reporter->NotSaved({.iteration = iteration, .failures = failures_});
 }
 
@@ -238,6 +273,10 @@ absl::Status Saver::Poll() {
   if (under_way_->written.valid() && is_ready(under_way_->written)) RETURN_IF_ERROR(Tell());
   if (under_way_->written.valid() || !is_ready(under_way_->ended)) return absl::OkStatus();
   return std::exchange(under_way_, std::nullopt)->ended.get();
+}
+
+void Saver::AwaitFolder() {
+  if (under_way_) Wait(under_way_->in_folder);
 }
 
 absl::Status Saver::Finish() {

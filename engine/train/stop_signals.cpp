@@ -16,6 +16,7 @@ namespace {
 // What the handler knows. It may run on any thread, in the middle of anything.
 launch::StopRequests requests;
 StopOptions options;
+std::atomic<bool> asked_again = false;
 std::atomic<std::int64_t> under_way = 0;  // an iteration; 0: none yet
 std::atomic<std::int64_t> told = -1;      // what TellLast has said
 std::atomic<launch::Client*> client = nullptr;
@@ -75,7 +76,9 @@ void OnSignal(int number) {
   } else if (meaning == launch::StopRequests::Meaning::kStop) {
     TellLast(under_way);
   } else if (meaning == launch::StopRequests::Meaning::kInsists &&
-             options.again == StopOptions::Again::kThisProcess) {
+             options.again != StopOptions::Again::kThisProcess) {
+    asked_again = true;
+  } else if (meaning == launch::StopRequests::Meaning::kInsists) {
     constexpr int kSignalBase = 128;  // of exit codes, as shells have it
     Line line;
     if (on_terminal) line.Add(kClearLine);
@@ -92,6 +95,7 @@ void OnSignal(int number) {
 StopSignals::StopSignals(const StopOptions& chosen) {
   requests.Forget();
   options = chosen;
+  asked_again = false;
   under_way = 0;
   told = -1;
   on_terminal = isatty(STDERR_FILENO) == 1;
@@ -113,6 +117,8 @@ StopSignals::~StopSignals() {
 }
 
 bool StopSignals::requested() const { return requests.any(); }
+
+bool StopSignals::insisted() const { return asked_again; }
 
 void StopSignals::Begin(std::int64_t iteration) { under_way = iteration; }
 

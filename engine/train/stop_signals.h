@@ -27,6 +27,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   bool requested() const;
+  // Asked again, where this does not end the process (StopOptions::again).
+  bool insisted() const;
   // This iteration, from 1, is under way, and finished before the run stops.
   void Begin(std::int64_t iteration);
   // From now on the ranks of this run agree on the last iteration. `client` lives as long as this.

@@ -34,6 +34,11 @@ Background::Background(const TinyRun& tiny, const std::string& name, const std::
 
 Background::~Background() { KillAll(); }
 
+pid_t Background::pid() const {
+  REQUIRE_MESSAGE(pid_ > 0, log());
+  return pid_;
+}
+
 void Background::KillAll() {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);

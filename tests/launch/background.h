@@ -20,7 +20,8 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  pid_t pid() const { return pid_; }
+  // Of one that has ended there is none, and that ends the test: kill(2) would take what it has instead for all processes of the machine.
+  pid_t pid() const;
   // SIGKILL to all processes of its group, as where a host is lost.
   void KillAll();
   std::string log() const;

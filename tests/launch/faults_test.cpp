@@ -107,8 +107,9 @@ TEST_CASE(
   CHECK(NewestCheckpoint(faulted.Out("_exit")) == "iteration_0000004");
   for (const std::string processes : {"", "--processes"}) {
     const std::string out = "_full" + processes;
-    const std::string command =
-        processes + " --set checkpoint.required=true --fault rank=1,iteration=8,kind=enospc";
+    const std::string command = processes +
+                                " --set checkpoint.interval=2 --set checkpoint.keep=1 --set "
+                                "checkpoint.required=true --fault rank=1,iteration=6,kind=enospc";
     const ProgramResult full = faulted.Run(out, command);
     CHECK_MESSAGE(full.exit_code == 1, full.output);
     CHECK(Contains(full.output, "rank_00001.h5: No space left on device"));
@@ -140,9 +141,9 @@ TEST_CASE(
             Contains(full.output, fmt::format("warning: saving the checkpoint of iteration {}: ", iteration)),
             full.output);
         CHECK(Contains(full.output,
-                       fmt::format("rank_0000{}.h5: No space left on device; {}, and training goes on", rank,
-                                   iteration == 4 ? "there is no checkpoint"
-                                                  : "the newest checkpoint is that of iteration 4")));
+                       fmt::format("rank_0000{}.h5: No space left on device; {}", rank,
+                                   iteration == 4 ? "there is no checkpoint, and training goes on to the next"
+                                                  : "it is tried again for 600 s, until ")));
         CHECK(LossesOf(faulted.Out(out)) == LossesOf(faulted.Out("_whole")));
         CHECK(WeightsOf(faulted.Out(out)) == WeightsOf(faulted.Out("_whole")));
         CHECK(std::filesystem::exists(faulted.Out(out) + "/checkpoints/iteration_0000004") ==

@@ -67,6 +67,8 @@ class Server:
         self.token = token  # of the session that requests must be of
         self.list_page = 1000
         self.delay = 0  # seconds before each answer
+        self.rate = 0  # bytes a second of a body that is sent here, over each connection; 0: as fast as they come
+        self.who = None  # a function of a client's address, whose answer is logged with its requests
         self.lock = threading.RLock()
         handler = type("Bound", (Handler,), {"store": self})
         self.http = Quiet(("127.0.0.1", 0), handler)
@@ -172,16 +174,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused(403, "InvalidToken", "The provided token is malformed or otherwise invalid.")
 
     # --------------------------------------------------------------------------------------------------- requests
+    def read_body(self, size):
+        rate = self.store.rate
+        if rate == 0:
+            return self.rfile.read(size)
+        pieces, began, got = [], time.monotonic(), 0
+        while got < size:
+            pieces.append(self.rfile.read(min(1 << 18, size - got)))
+            got += len(pieces[-1])
+            time.sleep(max(0, began + got / rate - time.monotonic()))
+        return b"".join(pieces)
+
     def handle_one(self):
         store = self.store
         path, _, query_text = self.path.partition("?")
         query = urllib.parse.parse_qsl(query_text, keep_blank_values=True)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.read_body(int(self.headers.get("Content-Length") or 0))
         with store.lock:
             store.busy += 1
             store.most_busy = max(store.most_busy, store.busy)
             store.log.append({"method": self.command, "path": self.path, "range": self.headers.get("Range"),
-                              "if_match": self.headers.get("If-Match"), "bytes": len(body)})
+                              "if_match": self.headers.get("If-Match"), "bytes": len(body),
+                              "by": store.who(self.client_address) if store.who else None})
         try:
             time.sleep(store.delay)
             self.fault = store.fault_for(self.command, self.path)
