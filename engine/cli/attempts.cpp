@@ -28,12 +28,13 @@ bool StopComesWithin(std::chrono::milliseconds pause) {
   return StopSignals::Came() != 0;
 }
 
-void Say(const std::optional<launch::HostEnd>& end, const std::string& text) {
+void Say(const std::optional<launch::HostEnd>& end, const std::string& text, bool has_other_hosts) {
   if (text.empty()) return;
   const bool is_told = !end || text.starts_with("not started again");  // how it ended here
-  const std::string verdict = is_told                ? ""
-                              : end->verdict.empty() ? "a rank of another host was lost; "
-                                                     : end->verdict + "; ";
+  const std::string verdict = is_told                 ? ""
+                              : !end->verdict.empty() ? end->verdict + "; "
+                              : has_other_hosts       ? "a rank of another host was lost; "
+                                                      : "a rank was lost; ";
   Print(stderr, "engine run: {}{}\n", verdict, text);
 }
 
@@ -96,7 +97,7 @@ Turn Attempts::Next(const std::optional<launch::HostEnd>& end) {
   };
   Turn turn = roster_->Next(
       end, [] { return StopSignals::Came() != 0; }, is_over);
-  Say(end, turn.text);
+  Say(end, turn.text, /*has_other_hosts=*/true);
   return turn;
 }
 
@@ -107,7 +108,7 @@ Turn Attempts::NextHere(const std::optional<launch::HostEnd>& end) {
   turn.ranks_at = coordinator_;
   if (end) {
     const launch::Sequel sequel = restarts_.After(attempts_, {*end});
-    Say(end, sequel.text);
+    Say(end, sequel.text, /*has_other_hosts=*/false);
     if (sequel.ends) return Over(sequel.code);
     if (StopComesWithin(sequel.pause)) return Over(kStopped);
     turn.from_disk = sequel.from_disk;

@@ -70,6 +70,94 @@ constexpr std::array<KnownSetting, 13> kTroubles = {{
     {"FI_EFA_FORK_SAFE", "kernels from 5.15 on need it no more: leave it out", false},
 }};
 
+// Variables of NCCL's user guide, of which others may be misspelt.
+constexpr std::array<const char*, 66> kVariables = {"NCCL_SOCKET_IFNAME",
+                                                    "NCCL_SOCKET_FAMILY",
+                                                    "NCCL_SOCKET_RETRY_CNT",
+                                                    "NCCL_SOCKET_RETRY_SLEEP_MSEC",
+                                                    "NCCL_SOCKET_NTHREADS",
+                                                    "NCCL_NSOCKS_PERTHREAD",
+                                                    "NCCL_CROSS_NIC",
+                                                    "NCCL_IB_HCA",
+                                                    "NCCL_IB_TIMEOUT",
+                                                    "NCCL_IB_RETRY_CNT",
+                                                    "NCCL_IB_GID_INDEX",
+                                                    "NCCL_IB_ADDR_FAMILY",
+                                                    "NCCL_IB_ADDR_RANGE",
+                                                    "NCCL_IB_ROCE_VERSION_NUM",
+                                                    "NCCL_IB_SL",
+                                                    "NCCL_IB_TC",
+                                                    "NCCL_IB_FIFO_TC",
+                                                    "NCCL_IB_RETURN_ASYNC_EVENTS",
+                                                    "NCCL_OOB_NET_ENABLE",
+                                                    "NCCL_OOB_NET_IFNAME",
+                                                    "NCCL_UID_STAGGER_THRESHOLD",
+                                                    "NCCL_UID_STAGGER_RATE",
+                                                    "NCCL_NET",
+                                                    "NCCL_NET_PLUGIN",
+                                                    "NCCL_TUNER_PLUGIN",
+                                                    "NCCL_PROFILER_PLUGIN",
+                                                    "NCCL_IGNORE_CPU_AFFINITY",
+                                                    "NCCL_CONF_FILE",
+                                                    "NCCL_DEBUG",
+                                                    "NCCL_DEBUG_FILE",
+                                                    "NCCL_DEBUG_SUBSYS",
+                                                    "NCCL_DEBUG_TIMESTAMP_FORMAT",
+                                                    "NCCL_DEBUG_TIMESTAMP_LEVELS",
+                                                    "NCCL_COLLNET_ENABLE",
+                                                    "NCCL_COLLNET_NODE_THRESHOLD",
+                                                    "NCCL_CTA_POLICY",
+                                                    "NCCL_NETDEVS_POLICY",
+                                                    "NCCL_TOPO_FILE",
+                                                    "NCCL_TOPO_DUMP_FILE",
+                                                    "NCCL_SET_THREAD_NAME",
+                                                    "NCCL_P2P_DISABLE",
+                                                    "NCCL_P2P_LEVEL",
+                                                    "NCCL_P2P_DIRECT_DISABLE",
+                                                    "NCCL_SHM_DISABLE",
+                                                    "NCCL_BUFFSIZE",
+                                                    "NCCL_NTHREADS",
+                                                    "NCCL_MAX_NCHANNELS",
+                                                    "NCCL_MIN_NCHANNELS",
+                                                    "NCCL_MAX_CTAS",
+                                                    "NCCL_MIN_CTAS",
+                                                    "NCCL_CHECKS_DISABLE",
+                                                    "NCCL_CHECK_POINTERS",
+                                                    "NCCL_LAUNCH_MODE",
+                                                    "NCCL_IB_DISABLE",
+                                                    "NCCL_IB_AR_THRESHOLD",
+                                                    "NCCL_IB_QPS_PER_CONNECTION",
+                                                    "NCCL_IB_SPLIT_DATA_ON_QPS",
+                                                    "NCCL_IB_CUDA_SUPPORT",
+                                                    "NCCL_IB_PCI_RELAXED_ORDERING",
+                                                    "NCCL_NET_GDR_LEVEL",
+                                                    "NCCL_NET_GDR_READ",
+                                                    "NCCL_DMABUF_ENABLE",
+                                                    "NCCL_ALGO",
+                                                    "NCCL_PROTO",
+                                                    "NCCL_CUMEM_ENABLE",
+                                                    "NCCL_NVLS_ENABLE"};
+
+// The variable that this name may be meant for; empty: it is one, or near none.
+std::string MeantBy(const std::string& name) {
+  if (!name.starts_with("NCCL_") || std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end())
+    return "";
+  // Names have parts in common, which are no likeness: one part is to differ by a letter or two.
+  for (const char* variable : kVariables) {
+    const std::string known = variable;
+    if (std::max(known.size(), name.size()) - std::min(known.size(), name.size()) > 2) continue;
+    const std::size_t same = static_cast<std::size_t>(
+        std::mismatch(name.begin(), name.end(), known.begin(), known.end()).first - name.begin());
+    const std::string rest = name.substr(same);
+    const std::string other = known.substr(same);
+    for (const auto& [cut_a, cut_b] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 1}, {1, 1}, {2, 2}}) {
+      if (rest.size() >= cut_a && other.size() >= cut_b && rest.substr(cut_a) == other.substr(cut_b))
+        return known;
+    }
+  }
+  return "";
+}
+
 class Judgement {
  public:
   Judgement(const Networks& networks, const NcclSettings& settings, const NetworkNeeds& needs)
@@ -111,6 +199,10 @@ class Judgement {
       const bool is_trouble =
           known != kTroubles.end() && !(known->only_if_set && !IsSet(settings_, known->name));
       const std::string text = fmt::format("{} ({})", setting.value, setting.from);
+      if (const std::string meant = MeantBy(name); !is_trouble && !meant.empty()) {
+        Trouble(name, fmt::format("{}: NCCL has no such variable; did you mean {}?", text, meant));
+        continue;
+      }
       is_trouble ? Trouble(name, fmt::format("{}: {}", text, known->trouble)) : Well(name, text);
     }
   }

@@ -128,6 +128,7 @@ const char* Text(plan::SlowPath::Kind kind) {
 
 double PredictProgram(const plan::Plan& plan, std::int32_t program, const recipe::Cluster& cluster) {
   const CostModel costs(plan, cluster);
+  if (!costs.Missing().empty()) return 0;
   return Play({.plan = plan, .costs = costs, .program = program}).end_s;
 }
 

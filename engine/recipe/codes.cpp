@@ -122,6 +122,10 @@ const std::vector<Code>& Codes() {
        "A place in a bucket of S3 is named, below which the checkpoints of one run lie; the run's folder "
        "then has the newest alone, so that [guard] has no earlier ones to go back to.",
        "checkpoint.upload = \"s3://BUCKET/KEY\" (docs/checkpoint-format.md#in-a-bucket)."},
+      {"E215", "unread", "A table's other keys are said, and not the one that turns it on",
+       "[lora] with alpha or targets and no rank would train the whole model, where adapters beside it are "
+       "meant.",
+       "The key that the hint names; its value 0 where it is meant so."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +29,38 @@ std::string WithArticle(const std::string& noun) { return (noun.front() == 'i' ?
 bool IsTable(const std::string& name) {
   return std::any_of(Tables().begin(), Tables().end(), [&](const TableDoc& t) { return t.name == name; });
 }
+
+// What other programs call it, and the key that means it here.
+struct OtherName {
+  std::string_view name, here;
+};
+constexpr std::array<OtherName, 27> kOtherNames = {{{"lr", "optimizer.learning_rate"},
+                                                    {"max_lr", "optimizer.learning_rate"},
+                                                    {"min_lr", "schedule.min_learning_rate"},
+                                                    {"warmup_steps", "schedule.warmup_iterations"},
+                                                    {"warmup", "schedule.warmup_iterations"},
+                                                    {"clip_grad", "optimizer.clip_grad_norm"},
+                                                    {"grad_clip", "optimizer.clip_grad_norm"},
+                                                    {"max_grad_norm", "optimizer.clip_grad_norm"},
+                                                    {"max_steps", "training.iterations"},
+                                                    {"train_iters", "training.iterations"},
+                                                    {"batch_size", "training.global_batch"},
+                                                    {"per_device_train_batch_size", "training.micro_batch"},
+                                                    {"seq_length", "data.sequence_length"},
+                                                    {"seq_len", "data.sequence_length"},
+                                                    {"max_seq_len", "data.sequence_length"},
+                                                    {"num_layers", "model.layers"},
+                                                    {"n_layer", "model.layers"},
+                                                    {"hidden_size", "model.hidden"},
+                                                    {"n_embd", "model.hidden"},
+                                                    {"d_model", "model.hidden"},
+                                                    {"num_attention_heads", "model.attention.heads"},
+                                                    {"n_head", "model.attention.heads"},
+                                                    {"hidden_dropout", "model.dropout.hidden"},
+                                                    {"attention_dropout", "model.dropout.attention"},
+                                                    {"zero", "parallelism.zero_stage"},
+                                                    {"save_interval", "checkpoint.interval"},
+                                                    {"eval_interval", "evaluation.interval"}}};
 
 class Parser {
  public:
@@ -152,8 +186,11 @@ class Parser {
           std::move(hint));
   }
 
-  // A key that another table has.
+  // A key that another table has, or that goes by another name here.
   static std::string ElsewhereHint(const std::string& name) {
+    const auto other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
+                                    [&](const OtherName& one) { return one.name == name; });
+    if (other != kOtherNames.end()) return fmt::format("'{}' is called {} here", name, other->here);
     std::string tables;
     for (const Field& field : Fields()) {
       if (field.name() == name) tables += fmt::format("{}[{}]", tables.empty() ? "" : ", ", field.table());

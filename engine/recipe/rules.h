@@ -90,6 +90,10 @@ std::vector<Rule> GenerateRules();
 std::vector<Rule> LoggingRules();
 std::vector<Rule> GuardRules();
 std::vector<Rule> CheckpointRules();
+std::vector<Rule> UnusedRules();
+
+// Whether the key has the value that it has where nobody says it.
+bool HasDefaultValue(std::string_view key, const Recipe& recipe);
 
 // The multiples of `step` around `value`, from at least `step` on: some dozens below and above.
 std::vector<std::int64_t> MultiplesAround(std::int64_t value, std::int64_t step);

@@ -27,13 +27,10 @@ void TextfileHasItsEnding(const RuleContext& c) {
           fmt::format("\"{}.prom\"", Shown(path)));
 }
 
-// By its value: a printed recipe says every key, those of sinks that it does not name among them.
-bool HasDefault(const Field& field, const Recipe& recipe) { return Get(field, recipe) == DefaultOf(field); }
-
 void KeysHaveTheirSink(const RuleContext& c) {
   constexpr std::string_view kTable = "logging.";
   for (const Field& field : Fields()) {
-    if (!field.table().starts_with(kTable) || HasDefault(field, c.recipe)) continue;
+    if (!field.table().starts_with(kTable) || HasDefaultValue(field.key, c.recipe)) continue;
     const std::string sink = field.table().substr(kTable.size());
     if (c.recipe.logging.Has(sink)) continue;
     c.Note({field.key}, fmt::format("{} is not used: logging.sinks does not name \"{}\"", field.key, sink));
@@ -43,7 +40,7 @@ void KeysHaveTheirSink(const RuleContext& c) {
 // Prometheus asks when it likes, and gets the last iteration.
 void SinkIntervalHasASink(const RuleContext& c) {
   const Logging& logging = c.recipe.logging;
-  if (HasDefault(*FindField("logging.sink_interval"), c.recipe) || logging.Has("tensorboard") ||
+  if (HasDefaultValue("logging.sink_interval", c.recipe) || logging.Has("tensorboard") ||
       logging.Has("wandb"))
     return;
   c.Note({"logging.sink_interval"},

@@ -9,11 +9,11 @@
 namespace engine::recipe {
 namespace {
 
-// A value that TOML would refuse, but that can only mean a string: it begins like a word or a path.
+// A value that TOML would refuse, but that can only mean a string: it begins like a word, a number ("969,30,1", "0.0.0.0", "80GB") or a path.
 bool IsBareWord(std::string_view text) {
   if (text.empty()) return false;
   const unsigned char first = static_cast<unsigned char>(text[0]);
-  if (std::isalpha(first) == 0 && text[0] != '_' && text[0] != '/' && text[0] != '.' && text[0] != '~')
+  if (std::isalnum(first) == 0 && text[0] != '_' && text[0] != '/' && text[0] != '.' && text[0] != '~')
     return false;
   return text.find_first_of("\n\r\"'[]{}=#\\") == std::string_view::npos;
 }

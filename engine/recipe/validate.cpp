@@ -66,6 +66,7 @@ const std::vector<CodedRule>& AllRules() {
     add("E210", LoggingRules());
     add("E212", GuardRules());
     add("E214", CheckpointRules());
+    add("E215", UnusedRules());
     return rules;
   }();
   return all;

@@ -129,6 +129,13 @@ TEST_CASE("networks: settings that this host contradicts are told, with what wou
       "NCCL_ALGO: Ring (the environment): sums over ranks may have other bits, and be slower, than without: "
       "leave it out\nNCCL_TIMEOUT: 9 (the environment): nobody's; here --hang-timeout says how long an "
       "exchange may take\n");
+  CHECK(Wrong(host, Set({"NCCL_SOCKET_IFNAM=eth0"})) ==
+        "NCCL_SOCKET_IFNAM: eth0 (the environment): NCCL has no such variable; did you mean "
+        "NCCL_SOCKET_IFNAME?\n");
+  CHECK(Begins(Wrong(host, Set({"NCCL_IB_HAC=mlx5"})),
+               "NCCL_IB_HAC: mlx5 (the environment): NCCL has no such"));
+  CHECK(Wrong(host, Set({"NCCL_DEBUG=INFO", "NCCL_IB_QPS_PER_CONNECTION=4", "NCCL_NEWER_THAN_THIS=1"})) ==
+        "");
   host.ports.front().state = "DOWN";
   CHECK(Begins(Wrong(host), "mlx5_0:1: its state is DOWN"));
   CHECK(Begins(Found("transport", host), "verbs through mlx5_1:1, 400 Gb/s"));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/recipe/fields.h"
 #include "engine/recipe/load.h"
 #include "tests/recipe/test_files.h"
 
@@ -166,6 +167,33 @@ TEST_CASE("hints: Llama-3 8B with tp 3 on two devices") {
                "kv_heads 8 cannot be shared by tp 3") == "tp 2 with dp 6 or 4 with dp 3");
   // Where the world is wrong in any case, a value that mends this error alone is better than none.
   CHECK(HintOf(kLlamaRecipe, {"parallelism.tp=3", "parallelism.dp=3"}, "kv_heads 8 cannot") == "tp 2 or 4");
+}
+
+TEST_CASE("hints: names of other programs, and what they are called here") {
+  const TemporaryFolder folder;
+  for (const auto& [set, hint] : std::vector<std::pair<std::string, std::string>>{
+           {"optimizer.lr=1", "'lr' is called optimizer.learning_rate here"},
+           {"parallelism.zero=1", "'zero' is called parallelism.zero_stage here"},
+           {"model.hidden_dropout=0.1", "'hidden_dropout' is called model.dropout.hidden here"},
+           {"training.seq_length=8", "'seq_length' is called data.sequence_length here"}}) {
+    const LoadResult result = Load(folder.Write("r.toml", BaseRecipe()), {{set}, ""});
+    REQUIRE(!result.ok());
+    CHECK(result.diagnostics[0].hint == hint);
+    const std::string key = hint.substr(hint.find("called ") + 7);
+    CHECK(FindField(key.substr(0, key.find(' '))) != nullptr);
+  }
+}
+
+TEST_CASE("hints: texts of --set may begin with a digit, and need no quotes") {
+  const TemporaryFolder folder;
+  const std::string file = folder.Write("r.toml", BaseRecipe());
+  const LoadResult split = Load(file, {{"data.split=969,30,1", "cluster.memory_bytes=80GB"}, ""});
+  REQUIRE(split.ok());
+  CHECK(split.recipe.data.split == "969,30,1");
+  CHECK(split.recipe.cluster.memory_bytes == 80'000'000'000);
+  const LoadResult number = Load(file, {{"training.iterations=10x"}, ""});
+  REQUIRE(!number.ok());
+  CHECK(number.diagnostics[0].message.find("iterations") != std::string::npos);
 }
 
 }  // namespace engine::recipe
