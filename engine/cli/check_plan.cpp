@@ -11,6 +11,7 @@
 #include "engine/driver/compile_recipe.h"
 #include "engine/predict/predict.h"
 #include "engine/train/bucket.h"
+#include "engine/train/evaluation.h"
 #include "engine/train/start.h"
 
 namespace engine::cli {
@@ -63,6 +64,7 @@ std::vector<Diagnostic> CheckPlan(const recipe::Recipe& recipe) {
     diagnostics.push_back(std::move(warning));
   if (std::optional<Diagnostic> start = train::CheckStart(recipe, *plan))
     diagnostics.push_back(*std::move(start));
+  if (std::optional<Diagnostic> tasks = train::CheckTasks(recipe)) diagnostics.push_back(*std::move(tasks));
   if (std::optional<Diagnostic> upload = train::CheckUpload(recipe))
     diagnostics.push_back(*std::move(upload));
   return diagnostics;

@@ -31,6 +31,26 @@ absl::StatusOr<std::vector<evaluate::Task>> TasksOf(const recipe::Recipe& recipe
   return evaluate::MakeTasks(settings, recipe, /*limit=*/0);
 }
 
+std::optional<Diagnostic> CheckTasks(const recipe::Recipe& recipe) {
+  for (const std::string& task : recipe.evaluation.tasks) {
+    if (task.ends_with(".toml")) continue;
+    const absl::Status status = evaluate::ReadTask(task).status();
+    if (status.ok()) continue;
+    Diagnostic error{.severity = Severity::kError,
+                     .span = {recipe.path, 0, 0, 1},
+                     .message = Message(status),
+                     .hint = "",
+                     .source_line = ""};
+    error.code = "E206";
+    if (const auto found = recipe.provenance.find("evaluation.tasks"); found != recipe.provenance.end()) {
+      error.span = found->second.span;
+      error.source_line = found->second.source_line;
+    }
+    return error;
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 absl::StatusOr<std::vector<evaluate::TaskResult>> AskTasks(const RunContext& run, std::int64_t iteration) {

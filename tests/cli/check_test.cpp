@@ -39,6 +39,20 @@ TEST_CASE("check: --set does not take the file after it, and --root confines") {
   CHECK(confined.output.find("outside of the root") != std::string::npos);
 }
 
+TEST_CASE("check: the form of a task is said to be wrong where it stands, and files are not looked for") {
+  const std::string good = SourcePath("recipes/quickstart.toml");
+  for (const std::string task : {"foo=x.jsonl", "x.jsonl", "lambada="}) {
+    const CommandResult wrong =
+        RunCommand(AddCheckCommand, {"check", good, "--set", "evaluation.tasks=[\"" + task + "\"]"});
+    CHECK(wrong.exit_code == 1);
+    CHECK_MESSAGE(wrong.output.find("--set:1:18: error: task \"" + task + "\": ") == 0, wrong.output);
+    CHECK(wrong.output.find("multiple_choice") != std::string::npos);
+  }
+  const CommandResult right = RunCommand(
+      AddCheckCommand, {"check", good, "--set", "evaluation.tasks=[\"lambada=no.jsonl\", \"no.toml\"]"});
+  CHECK_MESSAGE(right.exit_code == 0, right.output);
+}
+
 TEST_CASE("check: what the cluster's device has no kernels for") {
   const std::string good = SourcePath("recipes/quickstart.toml");
   const CommandResult result =
