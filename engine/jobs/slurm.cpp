@@ -70,7 +70,8 @@ code=$?
 case $SLURM_NODEID in 1 | 2)
   case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in RUNNING | SIGNALING)
     timeout 30 srun --overlap --nodes=1 --ntasks=1 --nodelist="${ENGINE_MEETS_AT%:*}" --mpi=none true ||
-      scontrol requeue "$SLURM_JOB_ID" || scancel "$SLURM_JOB_ID" ;;
+      scontrol requeue "$SLURM_JOB_ID" ||   # refused, too, where the other node was first
+      case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in RUNNING | SIGNALING) scancel "$SLURM_JOB_ID" ;; esac ;;
   esac ;;
 esac
 exit $code)";

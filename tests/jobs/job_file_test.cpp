@@ -88,7 +88,8 @@ class Script {
     Put("job.sh", text);
     Put("scontrol",
         "#!/bin/sh\n[ \"$1\" = show ] && echo node7 && echo node8\n[ \"$1\" = requeue ] && echo again "
-        "$2\ntrue\n");
+        "$2 && echo $AFTER > state && exit ${REFUSED:-0}\ntrue\n");
+    Put("scancel", "#!/bin/sh\necho cancelled $1\n");
     Put("engine", "#!/bin/sh\nfor a in \"$@\"; do echo \"<$a>\"; done\necho ${#ENGINE_TOKEN}\n");
   }
   void Put(const std::string& name, const std::string& content) const {
@@ -145,8 +146,12 @@ TEST_CASE("jobs: a batch script whose run outlives nodes sees to its end without
   script.Put("srun",
              "#!/bin/sh\nif [ \"$1\" = --overlap ]; then echo \"$4\"; exit $FIRST; fi\nshift 3\n"
              "SLURM_NODEID=$NODE \"$@\" | grep -v '^[<0-9]'\nexit $CODE\n");
-  script.Put("squeue", "#!/bin/sh\necho $STATE\n");
-  const auto run = [&](const std::string& variables) { return script.Run(variables); };
+  script.Put("squeue",
+             "#!/bin/sh\ncat state 2>/dev/null || echo $STATE\n");  // of after a requeue, if there was one
+  const auto run = [&](const std::string& variables) {
+    std::filesystem::remove(script.folder() + "/state");
+    return script.Run(variables);
+  };
   const std::string asks = "--nodelist=node7\n";
   CHECK(run("CODE=0 NODE=0 FIRST=1 STATE=RUNNING") == "exit 0\n");
   CHECK(run("CODE=0 NODE=3 FIRST=1 STATE=RUNNING") == "exit 0\n");
@@ -154,6 +159,10 @@ TEST_CASE("jobs: a batch script whose run outlives nodes sees to its end without
     CHECK(run("CODE=0 FIRST=0 STATE=RUNNING NODE=" + node) == asks + "exit 0\n");
     CHECK(run("CODE=0 FIRST=1 STATE=RUNNING NODE=" + node) == asks + "again 42\nexit 0\n");
     CHECK(run("CODE=0 FIRST=1 STATE=CANCELLED NODE=" + node) == "exit 0\n");
+    // Refused, as the other node has put it there, or as it may not be.
+    const std::string refused = "CODE=0 FIRST=1 STATE=RUNNING REFUSED=1 NODE=" + node;
+    CHECK(run(refused + " AFTER=COMPLETING") == asks + "again 42\nexit 0\n");
+    CHECK(run(refused + " AFTER=RUNNING") == asks + "again 42\ncancelled 42\nexit 0\n");
   }
   // The largest code is of a process that was killed. How the run itself ended is in its folder.
   const std::string killed = "CODE=137 NODE=0 FIRST=0 STATE=RUNNING";
