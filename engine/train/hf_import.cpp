@@ -108,12 +108,10 @@ warmup_fraction = 0.03
 
 std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
-// Not more tokens than a table of positions has rows, of which OPT's first two are no positions.
-std::int64_t SequenceFor(const hf::ModelFolder& opened) {
-  constexpr std::int64_t kTokens = 256, kOtherRows = 2;
-  const TensorInfo* positions = opened.weights->Find("embedding.positions");
-  if (positions == nullptr) return kTokens;
-  return std::clamp<std::int64_t>(positions->shape[0] - kOtherRows, 1, kTokens);
+// Not more tokens than the model is made for.
+std::int64_t SequenceFor(const nlohmann::json& config) {
+  constexpr std::int64_t kTokens = 256;
+  return std::min(kTokens, hf::MostPositions(config).value_or(kTokens));
 }
 
 // `companions`: the folder that will have the source's tokenizer.
@@ -123,8 +121,8 @@ HfImport Described(const hf::ModelFolder& opened, const std::string& folder, con
   const std::int64_t rows = table == nullptr ? std::numeric_limits<std::int64_t>::max() : table->shape[0];
   const FolderTokenizer tokenizer = TokenizerOf(folder, companions, rows);
   HfImport import{.family = opened.model.family,
-                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights, SequenceFor(opened),
-                                         tokenizer.text),
+                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights,
+                                         SequenceFor(opened.config), tokenizer.text),
                   .notes = opened.model.notes};
   for (const TensorInfo& tensor : opened.weights->tensors()) import.parameters += tensor.shape.elements();
   import.notes.push_back(tokenizer.note);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/checkpoint/layout.h"
+#include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
 #include "engine/train/hf_export.h"
 #include "engine/train/hf_import.h"
@@ -88,6 +89,27 @@ TEST_CASE("a Hugging Face folder is evaluated as the run that is imported from i
   // The folder is gone, or has no weights.
   CHECK(Contains(Message(train::ModelOfFolder(folder / "nowhere").status()), "nowhere"));
   CHECK(Contains(Message(train::ModelOfFolder(folder / "run/hf").status()), "model.safetensors"));
+}
+
+TEST_CASE("an imported recipe's sequences are no longer than the model's positions") {
+  const OracleFile oracle;
+  const TempDir folder;
+  // A learned table of 29 rows, one of 29 rows behind two others, and rotary positions for 29.
+  for (const std::string name : {"gpt2", "opt", "llama"}) {
+    INFO(name);
+    WriteFolder(folder / name, name);
+    const absl::StatusOr<train::HfImport> imported = train::RecipeOfHf(folder / name);
+    REQUIRE_MESSAGE(imported.ok(), Message(imported.status()));
+    CHECK(Contains(imported->recipe, "\nsequence_length = 29\n"));
+  }
+  nlohmann::json config = oracle.config("llama");
+  config["max_position_embeddings"] = 4096;
+  data::WriteFile(folder / "llama/config.json", config.dump());
+  const absl::StatusOr<train::HfImport> longer = train::RecipeOfHf(folder / "llama");
+  REQUIRE_MESSAGE(longer.ok(), Message(longer.status()));
+  CHECK(Contains(longer->recipe, "\nsequence_length = 256\n"));
+  CHECK(MostPositions({{"text_config", {{"max_position_embeddings", 29}}}}) == 29);
+  CHECK(MostPositions({{"model_type", "llama"}}) == std::nullopt);
 }
 
 }  // namespace engine::hf::testing
