@@ -13,12 +13,13 @@
 #include "engine/hf/adapter.h"
 #include "engine/hf/exported_tensors.h"
 #include "engine/hf/family_def.h"
+#include "engine/hf/folder.h"
 #include "engine/hf/model_folder.h"
 #include "engine/model/build.h"
 #include "engine/model/load.h"
 #include "engine/storage/location.h"
 #include "engine/train/bucket_copy.h"
-#include "engine/train/hf_import.h"
+#include "engine/train/hf_origin.h"
 #include "engine/train/run.h"
 
 namespace engine::train {
@@ -51,15 +52,6 @@ absl::StatusOr<std::string> CheckpointOf(const std::string& run, const HfExportO
   return *newest;
 }
 
-// Where the files that the model was imported with are, or nothing.
-std::optional<std::string> SourceOf(const std::string& run) {
-  for (const char* above : {".", "..", "../.."}) {
-    const std::string source = (fs::path(run) / above / kSourceFolder).lexically_normal().string();
-    if (hf::IsModelFolder(source)) return source;
-  }
-  return std::nullopt;
-}
-
 absl::StatusOr<WeightType> TypeFor(const HfExportOptions& options, const nlohmann::json* source) {
   for (const WeightType& type : kWeightTypes) {
     if (type.name == options.dtype) return type;
@@ -74,6 +66,12 @@ absl::StatusOr<WeightType> TypeFor(const HfExportOptions& options, const nlohman
     }
   }
   return kWeightTypes[source == nullptr ? 0 : 2];  // files that say none are of float32
+}
+
+// By what is on the disk: links and other spellings lead to one folder. One that is not there is no other's.
+bool IsSameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error);
 }
 
 // An export takes the place of one of its own kind alone.
@@ -97,8 +95,8 @@ struct RunToExport {
   recipe::Lora lora;                   // which are here
   bool trains_others = false;          // beside adapters
   std::vector<TensorInfo> parameters;  // with those of adapters
-  std::optional<std::string> source;   // folder that the model was imported from
-  std::optional<nlohmann::json> config;
+  HfOrigin origin;
+  std::optional<nlohmann::json> config;  // of origin.files
 
   const nlohmann::json* config_or_null() const { return config ? &*config : nullptr; }
 };
@@ -114,18 +112,14 @@ absl::StatusOr<RunToExport> OpenRun(const std::string& folder, const std::string
                   .recipe = loaded.recipe,
                   .lora = loaded.recipe.lora,
                   .parameters = {},
-                  .source = SourceOf(folder),
+                  .origin = OriginOf(folder, loaded.recipe),
                   .config = {}};
   const graph::Graph graph = model::BuildModel(run.recipe, {.batch = 1, .sequence = 4, .dropout = false});
   run.parameters = hf::ParametersOf(graph);
   run.recipe.lora.rank = 0;
-  for (const graph::Parameter& parameter : graph.parameters()) {
-    if (parameter.role != graph::Role::kAdapter && !parameter.training.frozen) run.trains_others = true;
-  }
-  const std::string& first = run.recipe.training.weights_from;
-  if (!run.source && !first.empty()) run.source = hf::IsModelFolder(first) ? first : SourceOf(first);
-  if (run.source) {
-    ASSIGN_OR_RETURN(run.config, hf::ReadConfig(*run.source));
+  run.trains_others = TrainsOthers(graph);
+  if (run.origin.files) {
+    ASSIGN_OR_RETURN(run.config, hf::ReadConfig(*run.origin.files));
   }
   return run;
 }
@@ -189,10 +183,10 @@ absl::Status ExportModel(const RunToExport& run, const std::string& out, const H
   RETURN_IF_ERROR(Written(writer.AddWeights(tensors.declarations(), options.shard_bytes, FillFrom(tensors)),
                           exact, type));
   RETURN_IF_ERROR(writer.AddText(hf::kConfigFile, hf::ConfigText(model.config)));
-  if (run.source) {
+  if (run.origin.files) {
     std::error_code error;
     for (const std::string& name : hf::CompanionFiles()) {
-      const fs::path from = fs::path(*run.source) / name;
+      const fs::path from = fs::path(*run.origin.files) / name;
       if (fs::exists(from, error)) RETURN_IF_ERROR(writer.AddCopy(name, from.string()));
     }
   } else {
@@ -205,13 +199,29 @@ absl::Status ExportModel(const RunToExport& run, const std::string& out, const H
   return absl::OkStatus();
 }
 
+// What an adapter's file names as the model that it is for: a folder with its weights. Where there is none, the files that the
+// run was imported with are named if they have no weights that could be taken for them.
+std::string BaseOf(const RunToExport& run, std::vector<std::string>* notes) {
+  const HfOrigin& origin = run.origin;
+  if (origin.base) return fs::absolute(*origin.base).lexically_normal().string();
+  std::string base;
+  if (origin.files && !hf::Folder::Open(*origin.files).ok())
+    base = fs::absolute(*origin.files).lexically_normal().string();
+  notes->push_back(
+      fmt::format("base_model_name_or_path of {} is \"{}\", since no folder with the weights beside the "
+                  "adapters is known; "
+                  "set it to one, such as an export of the run that weights_from names",
+                  hf::kAdapterConfigFile, base));
+  return base;
+}
+
 // The old configuration goes first and the new one comes last: without one a folder is no adapter, whatever happens in between.
 absl::Status ExportAdapter(const RunToExport& run, const std::string& out, const HfExportOptions& options,
                            HfExport* exported) {
   const WeightType type = options.dtype.empty() ? kWeightTypes[2] : *TypeFor(options, nullptr);
   ASSIGN_OR_RETURN(const hf::ExportedModel model,
                    hf::ExportConfig(run.recipe, run.config_or_null(), options.family));
-  const std::string base = run.source ? fs::absolute(*run.source).lexically_normal().string() : "";
+  const std::string base = BaseOf(run, &exported->notes);
   ASSIGN_OR_RETURN(hf::AdapterModel adapter,
                    hf::AdapterOf(run.lora, model.rows, model.sizes, run.parameters, base));
   ASSIGN_OR_RETURN(hf::ExportedTensors tensors,
@@ -240,8 +250,8 @@ absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out
   ASSIGN_OR_RETURN(exported.checkpoint, CheckpointOf(run, options, &exported.notes));
   ASSIGN_OR_RETURN(const RunToExport opened, OpenRun(run, exported.checkpoint));
   RETURN_IF_ERROR(CheckForm(opened, options));
-  std::error_code error;
-  if (opened.source && fs::equivalent(*opened.source, out, error)) {
+  for (const std::string& folder : opened.origin.folders) {
+    if (!IsSameFolder(folder, out)) continue;
     return FailedPrecondition("--out {}: the run's weights came from this folder; give the name of a new one",
                               out);
   }

@@ -31,7 +31,7 @@ struct HfExport {
 // `run`: a run's folder, or that of a checkpoint. OUT gets config.json, the weights, and what the run was imported with beside
 // them; an earlier export is replaced. Without a dtype nothing is rounded: FailedPrecondition names a tensor whose values the
 // source's type cannot say. Other errors: no whole checkpoint; no family has this model (hf::ExportConfig); OUT holds other
-// files, or is what the run was imported from; the system's.
+// files, or is a folder that the weights came from (HfOrigin); the system's.
 absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out,
                                   const HfExportOptions& options);
 

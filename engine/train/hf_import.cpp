@@ -22,6 +22,7 @@
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
 #include "engine/recipe/print.h"
+#include "engine/train/hf_origin.h"
 #include "engine/train/run.h"
 
 namespace engine::train {
@@ -227,7 +228,9 @@ absl::Status WriteRun(const hf::ModelFolder& opened, const HfImport& import, con
   const recipe::LoadResult loaded = model::Load(path);
   if (!loaded.ok()) return Internal("{}", Format(loaded.diagnostics.front()));
   ASSIGN_OR_RETURN(const plan::Plan plan, driver::CompileRecipe(loaded.recipe, {.profile = profile}));
-  RETURN_IF_ERROR(CopyCompanions(folder, (fs::path(temporary) / kSourceFolder).string()));
+  const std::string source = (fs::path(temporary) / kSourceFolder).string();
+  RETURN_IF_ERROR(CopyCompanions(folder, source));
+  RETURN_IF_ERROR(WriteImportedFrom(source, folder));
   return WriteCheckpoint(
       *opened.weights, CheckpointRoot(temporary),
       {.iteration = 0,

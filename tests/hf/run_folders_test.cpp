@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/checkpoint/layout.h"
@@ -59,6 +60,24 @@ void ImportTo(const std::string& folder, const std::string& out) {
   REQUIRE_MESSAGE(imported.ok(), Message(imported.status()));
 }
 
+// Trains an imported run's recipe for an iteration, with settings beside.
+void TrainFrom(const std::string& imported, const std::string& out, std::vector<std::string> sets) {
+  sets.insert(sets.end(), {"training.iterations=1", "data.sequence_length=16", "optimizer.learning_rate=1e-2",
+                           "schedule.kind=constant"});
+  const recipe::LoadResult loaded = model::Load(imported + "/recipe.toml", {.sets = sets, .root = ""});
+  REQUIRE_MESSAGE(loaded.ok(), Format(loaded.diagnostics.front()));
+  train::testing::MustRun(loaded.recipe, out);
+}
+
+train::HfExport ExportTo(const std::string& run, const std::string& out,
+                         const train::HfExportOptions& options) {
+  const absl::StatusOr<train::HfExport> exported = train::ExportHf(run, out, options);
+  REQUIRE_MESSAGE(exported.ok(), Message(exported.status()));
+  return *exported;
+}
+
+nlohmann::json JsonIn(const std::string& path) { return nlohmann::json::parse(data::ReadFile(path)); }
+
 std::vector<evaluate::Measure> MeasuresOf(const std::string& folder, const std::string& task) {
   const absl::StatusOr<train::EvaluatedModel> model = train::ModelOfFolder(folder);
   REQUIRE_MESSAGE(model.ok(), Message(model.status()));
@@ -110,6 +129,68 @@ TEST_CASE("an imported recipe's sequences are no longer than the model's positio
   CHECK(Contains(longer->recipe, "\nsequence_length = 256\n"));
   CHECK(MostPositions({{"text_config", {{"max_position_embeddings", 29}}}}) == 29);
   CHECK(MostPositions({{"model_type", "llama"}}) == std::nullopt);
+}
+
+TEST_CASE("an export never takes the place of a folder that the weights came from") {
+  const TempDir folder;
+  WriteFolder(folder / "model", "llama");
+  ImportTo(folder / "model", folder / "run");
+  TrainFrom(folder / "run", folder / "trained", {});
+  TrainFrom(folder / "run", folder / "direct", {"training.weights_from=\"" + folder / "model" + "\""});
+  TrainFrom(folder / "run", folder / "lora",
+            {"lora.rank=2", "training.weights_from=\"" + folder / "trained" + "\""});
+  fs::create_directory_symlink(folder / "model", folder / "link");
+  const std::string weights = data::ReadFile(folder / "model/model.safetensors");
+  const std::vector<std::pair<std::string, train::HfExportOptions>> runs = {
+      {"run", {.dtype = "bf16"}},
+      {"run/checkpoints/iteration_0000000", {.dtype = "bf16"}},
+      {"trained", {.dtype = "bf16"}},
+      {"direct", {.dtype = "bf16"}},
+      {"lora", {.dtype = "bf16", .merge = true}}};
+  for (const auto& [run, options] : runs) {
+    for (const char* out : {"model", "model/", "link", "run/../model"}) {
+      INFO(run, " to ", out);
+      const absl::StatusOr<train::HfExport> exported = train::ExportHf(folder / run, folder / out, options);
+      REQUIRE(!exported.ok());
+      CHECK(Contains(Message(exported.status()), "the run's weights came from this folder"));
+      CHECK(data::ReadFile(folder / "model/model.safetensors") == weights);
+    }
+  }
+  // A folder of the same kind that is none of those is replaced.
+  fs::copy(folder / "model", folder / "copy");
+  ExportTo(folder / "run", folder / "copy", {.dtype = "bf16"});
+  CHECK(data::ReadFile(folder / "copy/model.safetensors").size() < weights.size());
+}
+
+TEST_CASE("an exported adapter names the folder that has the weights beside it, where there is one") {
+  const TempDir folder;
+  WriteFolder(folder / "model", "llama");
+  ImportTo(folder / "model", folder / "run");
+  const auto run_from = [&](const std::string& name, const std::string& from, const std::string& rank) {
+    std::vector<std::string> sets = {"training.weights_from=\"" + folder / from + "\""};
+    if (!rank.empty()) sets.push_back("lora.rank=" + rank);
+    TrainFrom(folder / "run", folder / name, sets);
+  };
+  run_from("lora", "run", "2");
+  run_from("longer", "lora", "2");  // goes on with the adapters of the first
+  run_from("trained", "run", "");
+  run_from("behind", "trained", "2");
+  const auto base = [&](const std::string& run, const std::string& note) {
+    const train::HfExport exported = ExportTo(folder / run, folder / run + "-adapter", {.adapter = true});
+    std::string notes;
+    for (const std::string& text : exported.notes) notes += text + "\n";
+    CHECK((note.empty() ? notes.empty() : Contains(notes, note)));
+    return JsonIn(folder / run + "-adapter/adapter_config.json")["base_model_name_or_path"]
+        .get<std::string>();
+  };
+  const std::string model = fs::canonical(folder / "model").string();
+  const std::string files = fs::canonical(folder / "run/hf").string();
+  CHECK(base("lora", "") == model);
+  CHECK(base("longer", "") == model);
+  // The weights beside these adapters are in no folder: the model's were trained before.
+  CHECK(base("behind", "no folder with the weights beside the adapters is known") == files);
+  fs::remove(folder / "model/model.safetensors");
+  CHECK(base("lora", "no folder with the weights beside the adapters is known") == files);
 }
 
 }  // namespace engine::hf::testing
