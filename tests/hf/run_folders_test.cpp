@@ -193,4 +193,87 @@ TEST_CASE("an exported adapter names the folder that has the weights beside it, 
   CHECK(base("lora", "no folder with the weights beside the adapters is known") == files);
 }
 
+TEST_CASE("a run that was not imported is exported with the tokenizer that its recipe names") {
+  const TempDir folder;
+  const std::string words = WordTokenizer(200), config = R"({"eos_token": "</s>"})";
+  const auto write = [&](const std::string& file, const std::string& text) {
+    fs::create_directories(fs::path(folder / file).parent_path());
+    data::WriteFile(folder / file, text);
+  };
+  write("plain/tokenizer.json", words);
+  write("plain/tokenizer_config.json", config);
+  write("plain/notes.txt", "no file of a tokenizer");
+  write("full/tokenizer.json", words);
+  write("full/generation_config.json", R"({"eos_token_id": [7, 199]})");
+  write("other/words.json", words);
+  write("other/merges.txt", "another tokenizer's");
+  const auto run = [&](const std::string& name, const std::vector<std::string>& tokenizer) {
+    std::vector<std::string> sets = {"model.dims={ D = 32, L = 2, H = 4, K = 2, E = 8, F = 48, V = 200 }",
+                                     "model.vocab_multiple=8",
+                                     "data.source=random",
+                                     "data.sequence_length=16",
+                                     "schedule.kind=constant",
+                                     "training.global_batch=8",
+                                     "training.micro_batch=2",
+                                     "training.iterations=1",
+                                     "logging.interval=1000"};
+    sets.insert(sets.end(), tokenizer.begin(), tokenizer.end());
+    const recipe::LoadResult loaded =
+        model::Load(ENGINE_SOURCE_DIR "/configs/blocks/llama.toml", {.sets = sets, .root = ""});
+    REQUIRE_MESSAGE(loaded.ok(), Format(loaded.diagnostics.front()));
+    train::testing::MustRun(loaded.recipe, folder / name);
+  };
+  const auto exported = [&](const std::string& name, const std::string& path) {
+    run(name, {"data.tokenizer.kind=file", "data.tokenizer.path=\"" + folder / path + "\""});
+    return ExportTo(folder / name, folder / name + "-hf", {.dtype = "fp32"});
+  };
+  const auto check = [&](const std::string& out, bool beside) {
+    INFO(out);
+    CHECK(data::ReadFile(folder / out + "/tokenizer.json") == words);
+    CHECK(fs::exists(folder / out + "/tokenizer_config.json") == beside);
+    for (const char* file : {"config.json", "generation_config.json"}) {
+      const nlohmann::json keys = JsonIn(folder / out + "/" + file);
+      REQUIRE(keys.contains("bos_token_id"));
+      CHECK(keys["bos_token_id"].is_null());
+      CHECK(keys["eos_token_id"] == 199);
+    }
+  };
+  CHECK(exported("of_folder", "plain").notes.empty());
+  check("of_folder-hf", true);
+  CHECK(!fs::exists(folder / "of_folder-hf/notes.txt"));
+  CHECK(exported("of_file", "plain/tokenizer.json").notes.empty());
+  check("of_file-hf", true);
+  CHECK(exported("of_other", "other/words.json").notes.empty());
+  check("of_other-hf", false);
+  CHECK(!fs::exists(folder / "of_other-hf/merges.txt"));
+  CHECK(exported("of_full", "full").notes.empty());
+  CHECK(data::ReadFile(folder / "of_full-hf/generation_config.json") == R"({"eos_token_id": [7, 199]})");
+  CHECK(JsonIn(folder / "of_full-hf/config.json")["eos_token_id"] == 199);
+
+  // It is a model of the hub's like any other.
+  const absl::StatusOr<train::HfImport> again = train::RecipeOfHf(folder / "of_folder-hf");
+  REQUIRE_MESSAGE(again.ok(), Message(again.status()));
+  CHECK(Contains(again->recipe, "kind = \"file\""));
+
+  // The tokenizer's folder is no place for an export, even where it is a model's.
+  write("plain/config.json", "{}");
+  const absl::StatusOr<train::HfExport> refused =
+      train::ExportHf(folder / "of_file", folder / "plain", {.dtype = "fp32"});
+  REQUIRE(!refused.ok());
+  CHECK(Contains(Message(refused.status()), "the run's tokenizer is read from this folder"));
+  CHECK(data::ReadFile(folder / "plain/config.json") == "{}");
+
+  // What is not there is said.
+  fs::remove_all(folder / "full");
+  const train::HfExport gone = ExportTo(folder / "of_full", folder / "gone", {.dtype = "fp32"});
+  REQUIRE(gone.notes.size() == 1);
+  CHECK(Contains(gone.notes[0],
+                 "there are no files of a tokenizer that transformers knows at " + folder / "full"));
+  CHECK(!JsonIn(folder / "gone/config.json").contains("eos_token_id"));
+  run("none", {});
+  const train::HfExport none = ExportTo(folder / "none", folder / "none-hf", {.dtype = "fp32"});
+  REQUIRE(none.notes.size() == 1);
+  CHECK(Contains(none.notes[0], "data.tokenizer.path names no tokenizer"));
+}
+
 }  // namespace engine::hf::testing
