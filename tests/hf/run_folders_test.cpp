@@ -63,7 +63,7 @@ void ImportTo(const std::string& folder, const std::string& out) {
 // Trains an imported run's recipe for an iteration, with settings beside.
 void TrainFrom(const std::string& imported, const std::string& out, std::vector<std::string> sets) {
   sets.insert(sets.end(), {"training.iterations=1", "data.sequence_length=16", "optimizer.learning_rate=1e-2",
-                           "schedule.kind=constant"});
+                           "schedule.kind=constant", "schedule.warmup_fraction=0"});
   const recipe::LoadResult loaded = model::Load(imported + "/recipe.toml", {.sets = sets, .root = ""});
   REQUIRE_MESSAGE(loaded.ok(), Format(loaded.diagnostics.front()));
   train::testing::MustRun(loaded.recipe, out);
