@@ -14,7 +14,6 @@
 #include "engine/generate/cached_decoder.h"
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
-#include "engine/recipe/parse.h"
 #include "engine/recipe/print.h"
 #include "engine/state/state.h"
 
@@ -100,26 +99,12 @@ absl::Status AppendGenerationConfig(const std::string& folder, std::vector<std::
   return AppendEndTokens(config, path, ids);
 }
 
-// A recipe's text that extends one file, without a file of its own.
-absl::StatusOr<recipe::Recipe> LoadExtending(const std::string& text, const std::string& name) {
-  std::vector<Diagnostic> mistakes;
-  const auto source = std::make_shared<const recipe::Source>(name, text);
-  const std::optional<recipe::Document> document = recipe::ParseToml(source, &mistakes);
-  if (!document) return Internal("{}", Format(mistakes.front()));
-  std::vector<recipe::ExtendsEntry> extends;
-  const recipe::Settings own =
-      recipe::ParseSettings(*document, recipe::Provenance::Origin::kFile, &extends, &mistakes);
-  if (!mistakes.empty() || extends.size() != 1)
-    return Internal("{}", mistakes.empty() ? name : Format(mistakes.front()));
-  recipe::LoadResult loaded = model::Load(extends[0].path, {}, own);
-  if (!loaded.ok()) return InvalidArgument("{}", Format(loaded.diagnostics.front()));
-  return std::move(loaded.recipe);
-}
-
 absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, ModelShape shape) {
   ASSIGN_OR_RETURN(hf::ModelFolder opened, hf::OpenModelFolder(folder));
   ModelSource source{.folder = folder, .adds_template = true};
-  ASSIGN_OR_RETURN(source.recipe, LoadExtending(opened.model.recipe + kNoTraining, folder));
+  recipe::LoadResult loaded = model::LoadExtendingText(opened.model.recipe + kNoTraining, folder);
+  if (!loaded.ok()) return InvalidArgument("{}", Format(loaded.diagnostics.front()));
+  source.recipe = std::move(loaded.recipe);
   source.recipe.data.tokenizer = {.kind = "file", .path = folder};
   const std::int64_t usual =
       std::min(kUsualContext, hf::MostPositions(opened.config).value_or(kUsualContext));

@@ -76,6 +76,9 @@ std::vector<checkpoint::TensorInfo> ParametersOf(const graph::Graph& graph) {
 }
 
 std::optional<std::int64_t> MostPositions(const nlohmann::json& config) {
+  // Of a model that has more than a text, the part of the text says it.
+  if (const auto text = config.find("text_config"); text != config.end() && text->is_object())
+    return MostPositions(*text);
   for (const char* key : {"max_position_embeddings", "n_positions", "max_seq_len", "seq_length"}) {
     const auto found = config.find(key);
     if (found != config.end() && found->is_number_integer() && *found > 0) return found->get<std::int64_t>();

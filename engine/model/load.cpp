@@ -83,6 +83,13 @@ recipe::LoadResult LoadText(const std::string& text, const std::string& name,
   return result;
 }
 
+recipe::LoadResult LoadExtendingText(const std::string& text, const std::string& name,
+                                     const recipe::LoadOptions& options) {
+  recipe::LoadResult result = recipe::LoadExtendingText(text, name, options);
+  Complete(&result);
+  return result;
+}
+
 recipe::StudyResult LoadStudy(const std::string& path, const recipe::LoadOptions& options) {
   const auto load = [](const std::string& recipe, const recipe::LoadOptions& with,
                        const recipe::Settings& overrides) { return model::Load(recipe, with, overrides); };

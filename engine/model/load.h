@@ -16,6 +16,8 @@ recipe::LoadResult Load(const std::string& path, const recipe::LoadOptions& opti
                         const recipe::Settings& overrides);
 recipe::LoadResult LoadText(const std::string& text, const std::string& name,
                             const recipe::LoadOptions& options = {});
+recipe::LoadResult LoadExtendingText(const std::string& text, const std::string& name,
+                                     const recipe::LoadOptions& options = {});
 recipe::StudyResult LoadStudy(const std::string& path, const recipe::LoadOptions& options = {});
 
 }  // namespace engine::model

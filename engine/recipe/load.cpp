@@ -113,6 +113,16 @@ class FileLoader {
   bool complete_ = true;
 };
 
+// A text that is no file's; nothing where it cannot be read, which `diagnostics` say.
+std::optional<Document> ParseText(const std::string& text, const std::string& name,
+                                  std::vector<Diagnostic>* diagnostics) {
+  const auto source = std::make_shared<const Source>(name, text);
+  if (text.size() <= kMaxRecipeBytes) return ParseToml(source, diagnostics);
+  diagnostics->push_back(source->Error(
+      {}, fmt::format("the text has {} bytes, and a recipe has at most {}", text.size(), kMaxRecipeBytes)));
+  return std::nullopt;
+}
+
 void ApplySettings(const Settings& settings, Recipe* recipe) {
   for (const Field& field : Fields()) {
     const auto setting = settings.values.find(field.key);
@@ -242,17 +252,18 @@ LoadResult Load(const std::string& path, const LoadOptions& options, const Setti
 LoadResult LoadText(const std::string& text, const std::string& name, const LoadOptions& options) {
   std::vector<Diagnostic> diagnostics;
   Settings settings;
-  bool complete = true;
-  const auto source = std::make_shared<const Source>(name, text);
-  if (text.size() > kMaxRecipeBytes) {
-    diagnostics.push_back(source->Error(
-        {}, fmt::format("the text has {} bytes, and a recipe has at most {}", text.size(), kMaxRecipeBytes)));
-    complete = false;
-  } else if (const std::optional<Document> document = ParseToml(source, &diagnostics)) {
-    settings = ParseSettings(*document, Origin::kFile, nullptr, &diagnostics);
-  } else {
-    complete = false;
-  }
+  const std::optional<Document> document = ParseText(text, name, &diagnostics);
+  if (document) settings = ParseSettings(*document, Origin::kFile, nullptr, &diagnostics);
+  return Finish(std::move(settings), document.has_value(), name, options, std::move(diagnostics));
+}
+
+LoadResult LoadExtendingText(const std::string& text, const std::string& name, const LoadOptions& options) {
+  std::vector<Diagnostic> diagnostics;
+  FileLoader loader(options.root, &diagnostics);
+  Settings settings;
+  const std::optional<Document> document = ParseText(text, name, &diagnostics);
+  if (document) settings = loader.Resolve(*document, name);
+  const bool complete = document.has_value() && loader.complete();
   return Finish(std::move(settings), complete, name, options, std::move(diagnostics));
 }
 

@@ -30,7 +30,10 @@ LoadResult Load(const std::string& path, const LoadOptions& options = {});
 // The same with settings that override all others.
 LoadResult Load(const std::string& path, const LoadOptions& options, const Settings& overrides);
 
-// The same of a text, which is located as `name` and cannot extend anything.
+// The same of a text, which is located as `name` and cannot extend anything, since a checkpoint may bring it.
 LoadResult LoadText(const std::string& text, const std::string& name, const LoadOptions& options = {});
+// The same of a text that the engine has made, which may extend files: paths relative to `name`, as if it were a file's.
+LoadResult LoadExtendingText(const std::string& text, const std::string& name,
+                             const LoadOptions& options = {});
 
 }  // namespace engine::recipe

@@ -2,23 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "engine/base/write_file.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/read.h"
 #include "engine/checkpoint/store.h"
+#include "engine/data/tokenizer.h"
 #include "engine/hf/adapter.h"
 #include "engine/hf/exported_tensors.h"
 #include "engine/hf/family_def.h"
+#include "engine/hf/folder.h"
 #include "engine/hf/model_folder.h"
 #include "engine/model/build.h"
 #include "engine/model/load.h"
 #include "engine/storage/location.h"
 #include "engine/train/bucket_copy.h"
-#include "engine/train/hf_import.h"
+#include "engine/train/hf_origin.h"
 #include "engine/train/run.h"
 
 namespace engine::train {
@@ -51,15 +57,6 @@ absl::StatusOr<std::string> CheckpointOf(const std::string& run, const HfExportO
   return *newest;
 }
 
-// Where the files that the model was imported with are, or nothing.
-std::optional<std::string> SourceOf(const std::string& run) {
-  for (const char* above : {".", "..", "../.."}) {
-    const std::string source = (fs::path(run) / above / kSourceFolder).lexically_normal().string();
-    if (hf::IsModelFolder(source)) return source;
-  }
-  return std::nullopt;
-}
-
 absl::StatusOr<WeightType> TypeFor(const HfExportOptions& options, const nlohmann::json* source) {
   for (const WeightType& type : kWeightTypes) {
     if (type.name == options.dtype) return type;
@@ -74,6 +71,20 @@ absl::StatusOr<WeightType> TypeFor(const HfExportOptions& options, const nlohman
     }
   }
   return kWeightTypes[source == nullptr ? 0 : 2];  // files that say none are of float32
+}
+
+// By what is on the disk: links and other spellings lead to one folder. One that is not there is no other's.
+bool IsSameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error);
+}
+
+// The folder that the recipe's tokenizer is read from; empty where it is of no folder.
+std::string TokenizerFolderOf(const recipe::Tokenizer& tokenizer) {
+  if (tokenizer.kind != "file" || tokenizer.path.empty()) return "";
+  std::error_code error;
+  const fs::path path = fs::absolute(tokenizer.path, error);
+  return (fs::is_directory(path, error) ? path : path.parent_path()).string();
 }
 
 // An export takes the place of one of its own kind alone.
@@ -97,8 +108,8 @@ struct RunToExport {
   recipe::Lora lora;                   // which are here
   bool trains_others = false;          // beside adapters
   std::vector<TensorInfo> parameters;  // with those of adapters
-  std::optional<std::string> source;   // folder that the model was imported from
-  std::optional<nlohmann::json> config;
+  HfOrigin origin;
+  std::optional<nlohmann::json> config;  // of origin.files
 
   const nlohmann::json* config_or_null() const { return config ? &*config : nullptr; }
 };
@@ -114,20 +125,29 @@ absl::StatusOr<RunToExport> OpenRun(const std::string& folder, const std::string
                   .recipe = loaded.recipe,
                   .lora = loaded.recipe.lora,
                   .parameters = {},
-                  .source = SourceOf(folder),
+                  .origin = OriginOf(folder, loaded.recipe),
                   .config = {}};
   const graph::Graph graph = model::BuildModel(run.recipe, {.batch = 1, .sequence = 4, .dropout = false});
   run.parameters = hf::ParametersOf(graph);
   run.recipe.lora.rank = 0;
-  for (const graph::Parameter& parameter : graph.parameters()) {
-    if (parameter.role != graph::Role::kAdapter && !parameter.training.frozen) run.trains_others = true;
-  }
-  const std::string& first = run.recipe.training.weights_from;
-  if (!run.source && !first.empty()) run.source = hf::IsModelFolder(first) ? first : SourceOf(first);
-  if (run.source) {
-    ASSIGN_OR_RETURN(run.config, hf::ReadConfig(*run.source));
+  run.trains_others = TrainsOthers(graph);
+  if (run.origin.files) {
+    ASSIGN_OR_RETURN(run.config, hf::ReadConfig(*run.origin.files));
   }
   return run;
+}
+
+// An export never takes the place of what the run was made from.
+absl::Status CheckSources(const RunToExport& run, const std::string& out) {
+  for (const std::string& folder : run.origin.folders) {
+    if (!IsSameFolder(folder, out)) continue;
+    return FailedPrecondition("--out {}: the run's weights came from this folder; give the name of a new one",
+                              out);
+  }
+  const std::string tokenizer = TokenizerFolderOf(run.recipe.data.tokenizer);
+  if (!IsSameFolder(tokenizer, out)) return absl::OkStatus();
+  return FailedPrecondition(
+      "--out {}: the run's tokenizer is read from this folder; give the name of a new one", out);
 }
 
 // Which of an adapted run's two forms is asked for.
@@ -170,6 +190,75 @@ hf::FillRows FillFrom(hf::ExportedTensors& tensors) {
              std::span<std::byte> bytes) { return tensors.Fill(tensor, row, rows, bytes); };
 }
 
+// What goes with the weights: names in the export, and where the files are.
+using Companions = std::map<std::string, std::string>;
+
+Companions CompanionsIn(const std::string& folder) {
+  Companions companions;
+  std::error_code error;
+  for (const std::string& name : hf::CompanionFiles()) {
+    const fs::path from = fs::path(folder) / name;
+    if (fs::exists(from, error)) companions[name] = from.string();
+  }
+  return companions;
+}
+
+// Those of a tokenizer that the recipe names: a folder's, or a file and those beside it. A file that transformers knows by no
+// name goes alone, as those beside it may be another tokenizer's.
+Companions CompanionsOf(const recipe::Tokenizer& tokenizer) {
+  const fs::path path(tokenizer.path);
+  const std::string folder = TokenizerFolderOf(tokenizer);
+  std::error_code error;
+  if (folder.empty() || !fs::exists(path, error)) return {};
+  const std::vector<std::string>& known = hf::CompanionFiles();
+  const bool is_known = std::find(known.begin(), known.end(), path.filename().string()) != known.end();
+  if (fs::is_directory(path, error) || is_known) return CompanionsIn(folder);
+  if (path.extension() == ".json" && path.filename() != "encoder.json") return {{"tokenizer.json", path}};
+  return {};
+}
+
+// The tokens that begin and end a text, by their keys in config.json and generation_config.json. Without them transformers takes
+// the defaults of the family's class, which are ids of another tokenizer, so that a generation does not stop.
+absl::StatusOr<nlohmann::json> TokensOf(const recipe::Recipe& recipe) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer,
+                   data::MakeTokenizer(recipe.data.tokenizer));
+  if (tokenizer->vocab_size() > recipe.model.vocab)
+    return FailedPrecondition("{} has {} tokens, the model {}", recipe.data.tokenizer.path,
+                              tokenizer->vocab_size(), recipe.model.vocab);
+  nlohmann::json tokens = {{"bos_token_id", nullptr}, {"eos_token_id", tokenizer->end_of_document()}};
+  if (const std::optional<std::int32_t> beginning = tokenizer->beginning_of_document())
+    tokens["bos_token_id"] = *beginning;
+  return tokens;
+}
+
+// Of a run that was not imported: the files of its recipe's tokenizer, whose tokens `config` gets.
+absl::Status AddTokenizer(const recipe::Recipe& recipe, nlohmann::json* config, hf::FolderWriter* writer,
+                          std::vector<std::string>* notes) {
+  const recipe::Tokenizer& tokenizer = recipe.data.tokenizer;
+  const Companions companions = CompanionsOf(tokenizer);
+  if (companions.empty()) {
+    notes->push_back(
+        tokenizer.kind == "file"
+            ? fmt::format("there are no files of a tokenizer that transformers knows at {} "
+                          "(data.tokenizer.path), so none go with the weights",
+                          tokenizer.path)
+            : "the run was not imported, and data.tokenizer.path names no tokenizer, so there are no "
+              "tokenizer's files to go with it");
+    return absl::OkStatus();
+  }
+  for (const auto& [name, from] : companions) RETURN_IF_ERROR(writer->AddCopy(name, from));
+  const absl::StatusOr<nlohmann::json> tokens = TokensOf(recipe);
+  if (!tokens.ok()) {
+    notes->push_back(
+        fmt::format("config.json says no bos_token_id and no eos_token_id: {}", Message(tokens.status())));
+    return absl::OkStatus();
+  }
+  config->update(*tokens);
+  constexpr const char* kGenerationConfig = "generation_config.json";
+  if (companions.contains(kGenerationConfig)) return absl::OkStatus();
+  return writer->AddText(kGenerationConfig, hf::ConfigText(*tokens));
+}
+
 absl::Status ExportModel(const RunToExport& run, const std::string& out, const HfExportOptions& options,
                          HfExport* exported) {
   const nlohmann::json* config = run.config_or_null();
@@ -188,21 +277,34 @@ absl::Status ExportModel(const RunToExport& run, const std::string& out, const H
   ASSIGN_OR_RETURN(hf::FolderWriter writer, hf::FolderWriter::Create(out));
   RETURN_IF_ERROR(Written(writer.AddWeights(tensors.declarations(), options.shard_bytes, FillFrom(tensors)),
                           exact, type));
-  RETURN_IF_ERROR(writer.AddText(hf::kConfigFile, hf::ConfigText(model.config)));
-  if (run.source) {
-    std::error_code error;
-    for (const std::string& name : hf::CompanionFiles()) {
-      const fs::path from = fs::path(*run.source) / name;
-      if (fs::exists(from, error)) RETURN_IF_ERROR(writer.AddCopy(name, from.string()));
-    }
+  if (run.origin.files) {
+    for (const auto& [name, from] : CompanionsIn(*run.origin.files))
+      RETURN_IF_ERROR(writer.AddCopy(name, from));
   } else {
-    exported->notes.emplace_back("the run was not imported, so there are no tokenizer's files to go with it");
+    RETURN_IF_ERROR(AddTokenizer(run.recipe, &model.config, &writer, &exported->notes));
   }
+  RETURN_IF_ERROR(writer.AddText(hf::kConfigFile, hf::ConfigText(model.config)));
   RETURN_IF_ERROR(writer.Finish());
   exported->family = model.family;
   exported->dtype = type.name;
   Count(tensors, exported);
   return absl::OkStatus();
+}
+
+// What an adapter's file names as the model that it is for: a folder with its weights. Where there is none, the files that the
+// run was imported with are named if they have no weights that could be taken for them.
+std::string BaseOf(const RunToExport& run, std::vector<std::string>* notes) {
+  const HfOrigin& origin = run.origin;
+  if (origin.base) return fs::absolute(*origin.base).lexically_normal().string();
+  std::string base;
+  if (origin.files && !hf::Folder::Open(*origin.files).ok())
+    base = fs::absolute(*origin.files).lexically_normal().string();
+  notes->push_back(
+      fmt::format("base_model_name_or_path of {} is \"{}\", since no folder with the weights beside the "
+                  "adapters is known; "
+                  "set it to one, such as an export of the run that weights_from names",
+                  hf::kAdapterConfigFile, base));
+  return base;
 }
 
 // The old configuration goes first and the new one comes last: without one a folder is no adapter, whatever happens in between.
@@ -211,7 +313,7 @@ absl::Status ExportAdapter(const RunToExport& run, const std::string& out, const
   const WeightType type = options.dtype.empty() ? kWeightTypes[2] : *TypeFor(options, nullptr);
   ASSIGN_OR_RETURN(const hf::ExportedModel model,
                    hf::ExportConfig(run.recipe, run.config_or_null(), options.family));
-  const std::string base = run.source ? fs::absolute(*run.source).lexically_normal().string() : "";
+  const std::string base = BaseOf(run, &exported->notes);
   ASSIGN_OR_RETURN(hf::AdapterModel adapter,
                    hf::AdapterOf(run.lora, model.rows, model.sizes, run.parameters, base));
   ASSIGN_OR_RETURN(hf::ExportedTensors tensors,
@@ -240,11 +342,7 @@ absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out
   ASSIGN_OR_RETURN(exported.checkpoint, CheckpointOf(run, options, &exported.notes));
   ASSIGN_OR_RETURN(const RunToExport opened, OpenRun(run, exported.checkpoint));
   RETURN_IF_ERROR(CheckForm(opened, options));
-  std::error_code error;
-  if (opened.source && fs::equivalent(*opened.source, out, error)) {
-    return FailedPrecondition("--out {}: the run's weights came from this folder; give the name of a new one",
-                              out);
-  }
+  RETURN_IF_ERROR(CheckSources(opened, out));
   RETURN_IF_ERROR(options.adapter ? ExportAdapter(opened, out, options, &exported)
                                   : ExportModel(opened, out, options, &exported));
   return exported;

@@ -29,9 +29,10 @@ struct HfExport {
 };
 
 // `run`: a run's folder, or that of a checkpoint. OUT gets config.json, the weights, and what the run was imported with beside
-// them; an earlier export is replaced. Without a dtype nothing is rounded: FailedPrecondition names a tensor whose values the
-// source's type cannot say. Other errors: no whole checkpoint; no family has this model (hf::ExportConfig); OUT holds other
-// files, or is what the run was imported from; the system's.
+// them, or else the files of the tokenizer that its recipe names, with that one's tokens as bos_token_id and eos_token_id; an
+// earlier export is replaced. Without a dtype nothing is rounded: FailedPrecondition names a tensor whose values the source's
+// type cannot say. Other errors: no whole checkpoint; no family has this model (hf::ExportConfig); OUT holds other files, or is
+// a folder that the weights (HfOrigin) or the tokenizer came from; the system's.
 absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out,
                                   const HfExportOptions& options);
 

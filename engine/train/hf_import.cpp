@@ -22,6 +22,7 @@
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
 #include "engine/recipe/print.h"
+#include "engine/train/hf_origin.h"
 #include "engine/train/run.h"
 
 namespace engine::train {
@@ -108,12 +109,10 @@ warmup_fraction = 0.03
 
 std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
-// Not more tokens than a table of positions has rows, of which OPT's first two are no positions.
-std::int64_t SequenceFor(const hf::ModelFolder& opened) {
-  constexpr std::int64_t kTokens = 256, kOtherRows = 2;
-  const TensorInfo* positions = opened.weights->Find("embedding.positions");
-  if (positions == nullptr) return kTokens;
-  return std::clamp<std::int64_t>(positions->shape[0] - kOtherRows, 1, kTokens);
+// Not more tokens than the model is made for.
+std::int64_t SequenceFor(const nlohmann::json& config) {
+  constexpr std::int64_t kTokens = 256;
+  return std::min(kTokens, hf::MostPositions(config).value_or(kTokens));
 }
 
 // `companions`: the folder that will have the source's tokenizer.
@@ -123,8 +122,8 @@ HfImport Described(const hf::ModelFolder& opened, const std::string& folder, con
   const std::int64_t rows = table == nullptr ? std::numeric_limits<std::int64_t>::max() : table->shape[0];
   const FolderTokenizer tokenizer = TokenizerOf(folder, companions, rows);
   HfImport import{.family = opened.model.family,
-                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights, SequenceFor(opened),
-                                         tokenizer.text),
+                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights,
+                                         SequenceFor(opened.config), tokenizer.text),
                   .notes = opened.model.notes};
   for (const TensorInfo& tensor : opened.weights->tensors()) import.parameters += tensor.shape.elements();
   import.notes.push_back(tokenizer.note);
@@ -229,7 +228,9 @@ absl::Status WriteRun(const hf::ModelFolder& opened, const HfImport& import, con
   const recipe::LoadResult loaded = model::Load(path);
   if (!loaded.ok()) return Internal("{}", Format(loaded.diagnostics.front()));
   ASSIGN_OR_RETURN(const plan::Plan plan, driver::CompileRecipe(loaded.recipe, {.profile = profile}));
-  RETURN_IF_ERROR(CopyCompanions(folder, (fs::path(temporary) / kSourceFolder).string()));
+  const std::string source = (fs::path(temporary) / kSourceFolder).string();
+  RETURN_IF_ERROR(CopyCompanions(folder, source));
+  RETURN_IF_ERROR(WriteImportedFrom(source, folder));
   return WriteCheckpoint(
       *opened.weights, CheckpointRoot(temporary),
       {.iteration = 0,

@@ -31,8 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::StatusOr<recipe::Recipe> RecipeOfText(const std::string& text, const std::string& name) {
-  recipe::LoadResult loaded = model::LoadText(text, name);
+absl::StatusOr<recipe::Recipe> LoadedRecipe(recipe::LoadResult loaded, const std::string& name) {
   if (loaded.ok()) return std::move(loaded.recipe);
   return DataLoss("{} cannot be read: {}", name, Format(loaded.diagnostics.front()));
 }
@@ -142,11 +141,13 @@ absl::StatusOr<EvaluatedModel> ModelOfFolder(const std::string& name, const driv
   ASSIGN_OR_RETURN(model.checkpoint, NewestCheckpointIn(folder, &model.notes));
   if (!model.checkpoint.empty()) {
     ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(model.checkpoint));
+    const std::string called = model.checkpoint + " (recipe)";
     ASSIGN_OR_RETURN(model.recipe,
-                     RecipeOfText(reader.metadata().recipe_toml, model.checkpoint + " (recipe)"));
+                     LoadedRecipe(model::LoadText(reader.metadata().recipe_toml, called), called));
   } else if (hf::IsModelFolder(folder)) {
     ASSIGN_OR_RETURN(HfImport import, RecipeOfHf(folder));
-    ASSIGN_OR_RETURN(model.recipe, RecipeOfText(import.recipe, folder + " (recipe)"));
+    const std::string called = folder + " (recipe)";
+    ASSIGN_OR_RETURN(model.recipe, LoadedRecipe(model::LoadExtendingText(import.recipe, called), called));
     model.notes.insert(model.notes.end(), import.notes.begin(), import.notes.end());
   } else {
     return NotFound("{} holds neither a whole checkpoint nor a Hugging Face model", folder);

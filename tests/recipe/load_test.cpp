@@ -139,6 +139,23 @@ TEST_CASE("a text cannot extend") {
         std::string::npos);
 }
 
+TEST_CASE("a text of the engine's own extends as a file of its name would") {
+  const TemporaryFolder folder;
+  folder.Write("base.toml", BaseRecipe());
+  const std::string text = "extends = 'base.toml'\n[training]\nseed = 7\n";
+  const LoadResult result =
+      LoadExtendingText(text, folder.Path("made.toml"), {{"training.iterations=9"}, ""});
+  REQUIRE_MESSAGE(result.ok(), FirstError(result));
+  CHECK(result.recipe.training.seed == 7);
+  CHECK(result.recipe.training.iterations == 9);
+  CHECK(result.recipe.model.attention.heads == 8);
+  CHECK(result.recipe.provenance.at("training.seed").span.file == folder.Path("made.toml"));
+  CHECK(result.recipe.provenance.at("model.attention.heads").span.file == folder.Path("base.toml"));
+  const std::string none = FirstError(LoadExtendingText("extends = 'none.toml'\n", folder.Path("made.toml")));
+  CHECK(none.find("made.toml:1:11: error: extends: ") != std::string::npos);
+  CHECK(!LoadExtendingText("extends = \n", "made.toml").ok());
+}
+
 TEST_CASE("every recipe of recipes/ loads, and every model of configs/ extends the base recipe") {
   const fs::path root(ENGINE_SOURCE_DIR);
   int recipes = 0;
