@@ -15,6 +15,8 @@ bool IsBareWord(std::string_view text) {
   const unsigned char first = static_cast<unsigned char>(text[0]);
   if (std::isalnum(first) == 0 && text[0] != '_' && text[0] != '/' && text[0] != '.' && text[0] != '~')
     return false;
+  if (text.find_first_not_of("0123456789_") == std::string_view::npos)
+    return false;  // a number, and too large
   return text.find_first_of("\n\r\"'[]{}=#\\") == std::string_view::npos;
 }
 
