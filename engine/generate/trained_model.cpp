@@ -88,12 +88,15 @@ absl::Status AppendEndTokens(const nlohmann::json& config, const std::string& pa
   return absl::OkStatus();
 }
 
-// The end tokens that are said in a folder's generation_config.json, if there is one.
-absl::Status AppendGenerationConfig(const std::string& folder, std::vector<std::int32_t>* ids) {
+// The end tokens that are said in the generation_config.json of a folder, or beside a file, if there is one.
+absl::Status AppendGenerationConfig(const std::string& folder_or_file, std::vector<std::int32_t>* ids) {
   constexpr std::int64_t kMostBytes = 1 << 20;
-  const std::string path = (fs::path(folder) / "generation_config.json").string();
+  if (folder_or_file.empty()) return absl::OkStatus();
   std::error_code error;
-  if (folder.empty() || !fs::exists(path, error)) return absl::OkStatus();
+  const fs::path given(folder_or_file);
+  const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
+  const std::string path = (folder / "generation_config.json").string();
+  if (!fs::exists(path, error)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostBytes));
   ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(text, path));
   if (!config.is_object()) return InvalidArgument("{}: error: it is {}, not an object", path, TypeOf(config));
