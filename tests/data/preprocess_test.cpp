@@ -88,6 +88,11 @@ TEST_CASE(
   WriteFile(dir / "tokenizer_config.json", R"({"bos_token": 5})");
   CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
         dir / "tokenizer_config.json" + ": error: bos_token must be a string, and is a number");
+  WriteFile(dir / "tokenizer_config.json", R"({"bos_token": null})");
+  CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
+        dir / "tokenizer_config.json" +
+            ": error: bos_token is null, so the tokenizer has no token that begins a document; "
+            "--beginning-of-document names one");
   WriteFile(dir / "tokenizer_config.json", R"({"bos_token": "</s>"})");
   options.append_eod = true;
   CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
