@@ -203,6 +203,12 @@ void FindBeginningOfDocument(const std::string& folder, Description* description
   description->beginning_of_document_from = std::move(from);
 }
 
+// Of a file with a mistake nothing is taken: those who need no such token are not asked.
+void FindEndOfTurn(const std::string& folder, Description* description) {
+  const absl::StatusOr<Named> named = NamedToken(folder, "eos_token", *description);
+  if (named.ok() && named->id != kNoToken) description->end_of_turn = named->id;
+}
+
 }  // namespace
 
 absl::StatusOr<Description> ReadTokenizer(const std::string& path) {
@@ -215,6 +221,7 @@ absl::StatusOr<Description> ReadTokenizer(const std::string& path) {
   const std::string folder = fs::path(file).parent_path().string();
   FindBeginningOfDocument(folder, &description);
   RETURN_IF_ERROR(FindEndOfDocument(folder, &description));
+  FindEndOfTurn(folder, &description);
   return description;
 }
 
