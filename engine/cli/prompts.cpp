@@ -89,8 +89,9 @@ std::vector<WrittenPrompt> ReadLines(const WrittenIds& file) {
   std::vector<WrittenPrompt> prompts;
   std::string_view left = file.text;
   for (std::int64_t number = 1; !left.empty(); ++number) {
-    const std::string_view line = left.substr(0, left.find('\n'));
+    std::string_view line = left.substr(0, left.find('\n'));
     left.remove_prefix(std::min(left.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);  // of files from Windows
     if (!line.empty()) prompts.push_back({std::string(line), fmt::format("{}:{}", file.name, number)});
   }
   return prompts;

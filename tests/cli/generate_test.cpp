@@ -221,6 +221,8 @@ TEST_CASE("generate: several prompts, stop strings, conversations, and a Hugging
   const ProgramResult lines = RunProgram(generate + "--seed 3 --prompts " + tiny.folder / "prompts.txt");
   CHECK(lines.output.starts_with(alone));  // the first prompt's draws are those that it has alone
   CHECK(Contains(lines.output.substr(alone.size()), "25 b"));
+  data::WriteFile(tiny.folder / "windows.txt", "9 b\r\n\r\n25 b\r\n");
+  CHECK(RunProgram(generate + "--seed 3 --prompts " + tiny.folder / "windows.txt").output == lines.output);
 
   const std::string answer = alone.substr(3, alone.size() - 4);
   const std::string stop = answer.substr(4, 2);
