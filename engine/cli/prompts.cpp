@@ -47,7 +47,12 @@ absl::StatusOr<WrittenIds> ReadPromptFile(const char* option, const std::string&
 absl::StatusOr<WrittenIds> ReadIds(const std::string& given) {
   if (given != "-" && given.find_first_not_of("0123456789[], \t\n") == std::string::npos)
     return WrittenIds{"--tokens-in", given};
-  return ReadPromptFile("--tokens-in", given);
+  absl::StatusOr<WrittenIds> file = ReadPromptFile("--tokens-in", given);
+  if (!absl::IsNotFound(file.status())) return file;
+  return NotFound(
+      "{}; where it is to be token ids and no file, they are whole numbers with blanks or commas between "
+      "them, or a JSON list",
+      Message(file.status()));
 }
 
 // A prompt of a JSONL file: a text, a list of ids, or an object that has one of these as `prompt`.
@@ -168,7 +173,17 @@ class PromptMaker {
 }  // namespace
 
 void AddPromptOptions(CLI::App* command, PromptArguments* arguments) {
-  CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "Text to continue");
+  CLI::Option* prompt =
+      command
+          ->add_option(
+              "--prompt",
+              CLI::callback_t([arguments](const CLI::results_t& texts) {  // as they are: of a vector the
+                arguments->prompts = texts;                               // library takes "{}" for none
+                return true;
+              }),
+              "Text to continue; repeated, several of them")
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->type_name("TEXT");
   CLI::Option* tokens_in =
       command
           ->add_option(
@@ -225,13 +240,16 @@ absl::StatusOr<std::vector<WrittenPrompt>> ReadPrompts(const PromptArguments& ar
     conversation.messages.emplace_back(std::move(turn));
     return std::vector<WrittenPrompt>{{std::move(conversation), ""}};
   }
-  if (!arguments.chat_file && !arguments.prompts_file)
-    return std::vector<WrittenPrompt>{{arguments.prompt.value_or(""), ""}};
+  std::vector<WrittenPrompt> prompts;
+  if (!arguments.chat_file && !arguments.prompts_file) {
+    for (const std::string& prompt : arguments.prompts) prompts.push_back({prompt, ""});
+    if (prompts.empty()) prompts.push_back({"", ""});
+    return prompts;
+  }
 
   const bool is_chat = arguments.chat_file.has_value();
   const std::string& path = is_chat ? *arguments.chat_file : *arguments.prompts_file;
   ASSIGN_OR_RETURN(const WrittenIds file, ReadPromptFile(is_chat ? "--chat" : "--prompts", path));
-  std::vector<WrittenPrompt> prompts;
   if (is_chat || path.ends_with(".jsonl")) {
     ASSIGN_OR_RETURN(prompts, ReadJsonPrompts(file, is_chat ? ConversationOfRecord : PromptOfRecord));
   } else {
