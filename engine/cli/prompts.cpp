@@ -13,6 +13,7 @@
 #include "engine/base/status.h"
 #include "engine/data/chat_template.h"
 #include "engine/data/records.h"
+#include "engine/data/text_inputs.h"
 #include "engine/data/token_ids.h"
 #include "engine/generate/text_stream.h"
 
@@ -92,7 +93,7 @@ absl::StatusOr<std::vector<WrittenPrompt>> ReadJsonPrompts(const WrittenIds& fil
 
 std::vector<WrittenPrompt> ReadLines(const WrittenIds& file) {
   std::vector<WrittenPrompt> prompts;
-  std::string_view left = file.text;
+  std::string_view left = data::WithoutByteOrderMark(file.text);
   for (std::int64_t number = 1; !left.empty(); ++number) {
     std::string_view line = left.substr(0, left.find('\n'));
     left.remove_prefix(std::min(left.size(), line.size() + 1));

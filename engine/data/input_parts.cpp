@@ -55,7 +55,10 @@ class TextInput : public InputParts {
   }
 
   absl::StatusOr<std::optional<InputPart>> Next() override {
+    const bool is_first = parts_.text_bytes() == 0;
     ASSIGN_OR_RETURN(TextPart text, parts_.Next(options_.part_bytes, cut_));
+    // Readers of JSON pass it over themselves.
+    if (is_first && options_.format == InputFormat::kText) text.text = WithoutByteOrderMark(text.text);
     if (text.text.empty()) return std::nullopt;
     InputPart part;
     part.text_bytes = static_cast<std::int64_t>(text.text.size());

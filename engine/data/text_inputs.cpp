@@ -238,6 +238,12 @@ std::string_view TakeLine(std::string_view* text) {
 
 }  // namespace
 
+std::string_view WithoutByteOrderMark(std::string_view file) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // U+FEFF
+  if (file.starts_with(kByteOrderMark)) file.remove_prefix(kByteOrderMark.size());
+  return file;
+}
+
 absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs,
                                                     PassedOver* passed_over) {
   std::vector<std::string> files;

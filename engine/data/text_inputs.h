@@ -28,6 +28,9 @@ struct PassedOver {
 absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs,
                                                     PassedOver* passed_over);
 
+// A file's text without the mark that programs of Windows begin UTF-8 with.
+std::string_view WithoutByteOrderMark(std::string_view file);
+
 // One document: the texts of its sequences. They are valid during the call.
 using DocumentVisitor = std::function<absl::Status(std::span<const std::string_view> sequences)>;
 // The same of the key of that index.

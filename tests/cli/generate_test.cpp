@@ -127,9 +127,10 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
           folder / "ids.json" + ":2:2: error: id 300 is");
   refused(" --tokens-out --tokens-in ''", 1, "--tokens-in: there is no id");
   refused(" --tokens-out --tokens-in none.txt", 1, "--tokens-in: cannot open none.txt: No such file");
-  refused(" --tokens-out --tokens-in '84 x'", 1,
-          "--tokens-in: cannot open 84 x: No such file or directory; where it is to be token ids and no file, "
-          "they are whole numbers with blanks or commas between them, or a JSON list\n");
+  refused(
+      " --tokens-out --tokens-in '84 x'", 1,
+      "--tokens-in: cannot open 84 x: No such file or directory; where it is to be token ids and no file, "
+      "they are whole numbers with blanks or commas between them, or a JSON list\n");
   refused(" --tokens-out --tokens-in " + folder.path(), 1, "cannot read: Is a directory");
   refused(" --tokens-in 5 --prompt x", 2, "--tokens-in");
   refused(" --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --logits " + npy, 1,
@@ -225,7 +226,9 @@ TEST_CASE("generate: several prompts, stop strings, conversations, and a Hugging
   CHECK(lines.output.starts_with(alone));  // the first prompt's draws are those that it has alone
   CHECK(Contains(lines.output.substr(alone.size()), "25 b"));
   CHECK(RunProgram(generate + "--seed 3 --prompt '9 b' --prompt '25 b'").output == lines.output);
-  data::WriteFile(tiny.folder / "windows.txt", "9 b\r\n\r\n25 b\r\n");
+  data::WriteFile(tiny.folder / "windows.txt",
+                  "\xEF\xBB\xBF"
+                  "9 b\r\n\r\n25 b\r\n");
   CHECK(RunProgram(generate + "--seed 3 --prompts " + tiny.folder / "windows.txt").output == lines.output);
 
   const std::string answer = alone.substr(3, alone.size() - 4);

@@ -140,6 +140,13 @@ TEST_CASE("plain text from several files") {
   CHECK(built.result.inputs.size() == 2);
   CHECK(built.result.inputs[0].bytes == 8);
   CHECK(built.result.passed_over.total() == 0);
+  // A mark of UTF-8 at a file's beginning is none of its text, before a separator or not.
+  WriteFile(dir / "in", "\xEF\xBB\xBF%\na\n%\n\xEF\xBB\xBF");
+  WriteFile(dir / "in2",
+            "\xEF\xBB\xBF"
+            "c");
+  CHECK(BuildAndRead(options).sequences ==
+        std::vector<std::vector<std::int32_t>>{{97, 10}, {0xEF, 0xBB, 0xBF}, {99}});
   std::filesystem::create_directory(dir / "texts");
   for (const char* name : {"texts/a", "texts/.b", "texts/c.dat"}) WriteFile(dir / name, "a");
   options.inputs = {dir / "texts"};
