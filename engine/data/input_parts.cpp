@@ -23,7 +23,7 @@ namespace {
 CutText CutOf(const InputOptions& options) {
   if (options.format != InputFormat::kText) return BehindLastLine;
   return [separator = options.document_separator](std::string_view text) -> std::size_t {
-    if (separator.empty()) return 0;
+    if (!separator.has_value()) return 0;
     for (std::size_t end = BehindLastLine(text); end > 0;) {
       const std::size_t begin = BehindLastLine(text.substr(0, end - 1));
       std::string_view line = text.substr(begin, end - 1 - begin);

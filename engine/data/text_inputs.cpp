@@ -293,14 +293,14 @@ absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
   return absl::OkStatus();
 }
 
-absl::Status VisitPlainText(std::string_view contents, std::string_view separator,
+absl::Status VisitPlainText(std::string_view contents, std::optional<std::string_view> separator,
                             const DocumentVisitor& visit) {
   const char* document = contents.data();
   const auto finish = [&](const char* end) {
     const std::string_view text(document, static_cast<std::size_t>(end - document));
     return text.empty() ? absl::OkStatus() : visit({&text, 1});
   };
-  if (separator.empty()) return finish(contents.data() + contents.size());
+  if (!separator.has_value()) return finish(contents.data() + contents.size());
   while (!contents.empty()) {
     std::string_view line = TakeLine(&contents);
     const char* line_begin = line.data();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,9 +49,9 @@ struct TextPlace {
 absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
                             std::span<const std::string> keys, const KeyVisitor& visit);
 
-// Documents of plain text stand between lines that are exactly `separator` (without one, the whole is a
-// document); two separators with nothing between them make none.
-absl::Status VisitPlainText(std::string_view contents, std::string_view separator,
+// Documents of plain text stand between lines that are exactly `separator`, an empty one between blank lines (without any, the
+// whole is a document); two separators with nothing between them make none.
+absl::Status VisitPlainText(std::string_view contents, std::optional<std::string_view> separator,
                             const DocumentVisitor& visit);
 
 }  // namespace engine::data

@@ -140,6 +140,14 @@ TEST_CASE("plain text from several files") {
   CHECK(built.result.inputs.size() == 2);
   CHECK(built.result.inputs[0].bytes == 8);
   CHECK(built.result.passed_over.total() == 0);
+  WriteFile(dir / "in", "a\n%\n\nb\n\n");
+  options.document_separator = "";
+  for (const std::size_t part_bytes : {std::size_t{1}, std::size_t{1000}}) {
+    options.part_bytes = part_bytes;
+    CHECK(BuildAndRead(options).sequences ==
+          std::vector<std::vector<std::int32_t>>{{97, 10, 37, 10}, {98, 10}, {99}});
+  }
+  options.document_separator = "%";
   // A mark of UTF-8 at a file's beginning is none of its text, before a separator or not.
   WriteFile(dir / "in", "\xEF\xBB\xBF%\na\n%\n\xEF\xBB\xBF");
   WriteFile(dir / "in2",

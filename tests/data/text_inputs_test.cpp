@@ -28,7 +28,7 @@ absl::Status ReadJson(const std::string& path, const std::string& contents, Docu
 
 std::string JsonError(const std::string& contents) { return Message(ReadJson("f.jsonl", contents, nullptr)); }
 
-Documents Plain(const std::string& contents, const std::string& separator) {
+Documents Plain(const std::string& contents, std::optional<std::string_view> separator) {
   Documents documents;
   CHECK(VisitPlainText(contents, separator, Collect(&documents)).ok());
   return documents;
@@ -110,10 +110,12 @@ TEST_CASE("a visitor's failure is located, too") {
 TEST_CASE("plain text is cut at separator lines") {
   CHECK(Plain("a\nb\n%\nc\n%\n", "%") == Documents{{"a\nb\n"}, {"c\n"}});
   CHECK(Plain("%\na\n%\r\n%\n\n%\nb %\n%%", "%") == Documents{{"a\n"}, {"\n"}, {"b %\n%%"}});
-  CHECK(Plain("a\n%\nb\n", "") == Documents{{"a\n%\nb\n"}});
+  CHECK(Plain("a\n%\nb\n", std::nullopt) == Documents{{"a\n%\nb\n"}});
   CHECK(Plain("", "%").empty());
-  CHECK(Plain("", "").empty());
+  CHECK(Plain("", std::nullopt).empty());
   CHECK(Plain("%", "%").empty());
+  CHECK(Plain("\na\nb\n\n\nc\r\n\r\n \n", "") == Documents{{"a\nb\n"}, {"c\r\n"}, {" \n"}});
+  CHECK(Plain("", "").empty());
 }
 
 TEST_CASE("a directory stands for its text files, in order") {
