@@ -229,6 +229,15 @@ class FastLines {
   std::size_t capacity_ = 0;
 };
 
+// A line that does not even begin as JSON is most likely plain text.
+absl::Status WithFormatNamed(const absl::Status& status, std::string_view line) {
+  const std::size_t first = line.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos || line[first] == '{' || line[first] == '[') return status;
+  return absl::Status(status.code(), Message(status) +
+                                         "\n    hint: a line is an object of JSON here; --format text reads "
+                                         "plain text");
+}
+
 // Removes and returns the first line of *text, without its newline.
 std::string_view TakeLine(std::string_view* text) {
   const std::string_view line = text->substr(0, text->find('\n'));
@@ -280,10 +289,13 @@ absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
     const auto behind =
         static_cast<std::size_t>(contents.data() + contents.size() - (line.data() + line.size()));
     if (!fast.Read(line, behind, keys, &texts)) {
-      ASSIGN_OR_RETURN(object, ParseLine(line, place.path, line_number));
+      absl::StatusOr<nlohmann::json> parsed = ParseLine(line, place.path, line_number);
+      if (!parsed.ok()) return WithFormatNamed(parsed.status(), line);
+      object = *std::move(parsed);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         texts[i].clear();
-        if (absl::Status status = TextsOf(object, keys[i], &texts[i]); !status.ok()) return located(status);
+        if (absl::Status status = TextsOf(object, keys[i], &texts[i]); !status.ok())
+          return WithFormatNamed(located(status), line);
       }
     }
     for (std::size_t i = 0; i < keys.size(); ++i) {

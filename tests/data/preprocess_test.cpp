@@ -336,8 +336,18 @@ TEST_CASE("nothing is written on an error") {
   CHECK(Message(Preprocess(options, *Bytes()).status()) ==
         "no documents in 1 files, the first of which is " + (dir / "in"));
   CHECK(dir.entries() == 1);
-  options.output_prefix = dir / "no/such/out";
+  options.output_prefix = dir / "in/out";  // in a file
   CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with("cannot create "));
+}
+
+TEST_CASE("the folder of a data set is made where there is none") {
+  const TempDir dir(MemoryFolder());
+  WriteFile(dir / "in", "{\"text\":\"ab\"}\n");
+  PreprocessOptions options = Options(dir);
+  options.output_prefix = dir / "no/such/out";
+  const absl::StatusOr<BuildResult> made = Preprocess(options, *Bytes());
+  REQUIRE_MESSAGE(made.ok(), Message(made.status()));
+  CHECK(IndexedDataset::Open(dir / "no/such/out_text_document")->documents() == 1);
 }
 
 }  // namespace engine::data

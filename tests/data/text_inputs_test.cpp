@@ -47,6 +47,11 @@ TEST_CASE("JSON lines: strings, lists, blank lines, no newline at the end") {
 
 TEST_CASE("JSON lines: mistakes are located") {
   CHECK(JsonError("{\"text\":\"a\"}\n{\"text\":\n").starts_with("f.jsonl:2:9: error: syntax error"));
+  const std::string hint = "\n    hint: a line is an object of JSON here; --format text reads plain text";
+  CHECK(JsonError("It was a day.\n").starts_with("f.jsonl:1:1: error: syntax error"));
+  CHECK(JsonError("It was a day.\n").ends_with(hint));
+  CHECK(JsonError("1984\n") == "f.jsonl:1: error: is a number, and must be an object" + hint);
+  CHECK(!JsonError("{\"text\":\n").ends_with(hint));
   CHECK(JsonError("\n\n{\"txt\":1}") == "f.jsonl:3: error: has no key \"text\"");
   CHECK(JsonError("{\"text\":1}") ==
         "f.jsonl:1: error: \"text\" is a number, and must be a string or a list of strings");
