@@ -125,7 +125,7 @@ absl::Status CheckOptions(const BuildArguments& arguments) {
     return InvalidArgument("--chat-template, --loss-on, --chat-key and --chat-time are for --format chat");
   if (is_chat && options.json_keys != data::PreprocessOptions().json_keys)
     return InvalidArgument("--json-key is not for --format chat; --chat-key names the keys of conversations");
-  if (arguments.format != "text" && !options.document_separator.empty()) {
+  if (arguments.format != "text" && options.document_separator.has_value()) {
     return InvalidArgument(
         "--document-separator is for --format text; a line of JSON, or a row of Parquet, is a document");
   }
@@ -380,8 +380,10 @@ void AddBuild(CLI::App* parent, int* exit_code) {
           "in the object a")
       ->type_name("KEY")
       ->capture_default_str();
-  command->add_option("--document-separator", options.document_separator,
-                      "Line between the documents of plain text; without it each file is a document");
+  command->add_option(
+      "--document-separator", options.document_separator,
+      "Line between the documents of plain text, \"\" for a blank one; without it each file is a "
+      "document");
   command->add_flag("--drop-duplicates", options.drop_duplicates,
                     "Leave out documents that stood before, in any of the inputs");
   command->add_flag("--prepend-bos", options.prepend_bos,

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -108,6 +109,12 @@ bool AreIds(const std::vector<WrittenPrompt>& prompts) {
   });
 }
 
+bool AreConversations(const std::vector<WrittenPrompt>& prompts) {
+  return std::all_of(prompts.begin(), prompts.end(), [](const WrittenPrompt& prompt) {
+    return std::holds_alternative<data::Conversation>(prompt.content);
+  });
+}
+
 absl::Status WriteLogitsOf(const std::vector<generate::Prompt>& prompts, const GenerateArguments& arguments,
                            generate::Decoder* decoder) {
   if (prompts.size() != 1)
@@ -134,10 +141,8 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   if (writes_logits) return WriteLogitsOf(prompts, arguments, &model->decoder());
 
   generate::GenerateOptions options = arguments.options;
-  if (options.end_tokens.empty()) {
-    options.end_tokens = source.end_tokens;
-    if (tokenizer != nullptr) options.end_tokens.push_back(tokenizer->end_of_document());
-  }
+  if (options.end_tokens.empty())
+    options.end_tokens = generate::EndTokens(source, tokenizer.get(), AreConversations(written));
   const data::Tokenizer* text_of = arguments.ids_out ? nullptr : tokenizer.get();
   AnswerPrinter printer(arguments, written, prompts, text_of);
   const StopSignals signals;
@@ -190,7 +195,8 @@ void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {
   command
       ->add_option("--end-token", options.end_tokens,
                    "Token id that ends the text (default: the tokenizer's end of a document, where one is "
-                   "used, and those of generation_config.json)")
+                   "used, and those of generation_config.json, or of conversations the tokenizer's "
+                   "eos_token where there are none)")
       ->allow_extra_args(false)
       ->check(CLI::NonNegativeNumber)
       ->type_name("ID");

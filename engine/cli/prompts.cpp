@@ -13,6 +13,7 @@
 #include "engine/base/status.h"
 #include "engine/data/chat_template.h"
 #include "engine/data/records.h"
+#include "engine/data/text_inputs.h"
 #include "engine/data/token_ids.h"
 #include "engine/generate/text_stream.h"
 
@@ -47,7 +48,12 @@ absl::StatusOr<WrittenIds> ReadPromptFile(const char* option, const std::string&
 absl::StatusOr<WrittenIds> ReadIds(const std::string& given) {
   if (given != "-" && given.find_first_not_of("0123456789[], \t\n") == std::string::npos)
     return WrittenIds{"--tokens-in", given};
-  return ReadPromptFile("--tokens-in", given);
+  absl::StatusOr<WrittenIds> file = ReadPromptFile("--tokens-in", given);
+  if (!absl::IsNotFound(file.status())) return file;
+  return NotFound(
+      "{}; where it is to be token ids and no file, they are whole numbers with blanks or commas between "
+      "them, or a JSON list",
+      Message(file.status()));
 }
 
 // A prompt of a JSONL file: a text, a list of ids, or an object that has one of these as `prompt`.
@@ -87,10 +93,11 @@ absl::StatusOr<std::vector<WrittenPrompt>> ReadJsonPrompts(const WrittenIds& fil
 
 std::vector<WrittenPrompt> ReadLines(const WrittenIds& file) {
   std::vector<WrittenPrompt> prompts;
-  std::string_view left = file.text;
+  std::string_view left = data::WithoutByteOrderMark(file.text);
   for (std::int64_t number = 1; !left.empty(); ++number) {
-    const std::string_view line = left.substr(0, left.find('\n'));
+    std::string_view line = left.substr(0, left.find('\n'));
     left.remove_prefix(std::min(left.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);  // of files from Windows
     if (!line.empty()) prompts.push_back({std::string(line), fmt::format("{}:{}", file.name, number)});
   }
   return prompts;
@@ -167,7 +174,17 @@ class PromptMaker {
 }  // namespace
 
 void AddPromptOptions(CLI::App* command, PromptArguments* arguments) {
-  CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "Text to continue");
+  CLI::Option* prompt =
+      command
+          ->add_option(
+              "--prompt",
+              CLI::callback_t([arguments](const CLI::results_t& texts) {  // as they are: of a vector the
+                arguments->prompts = texts;                               // library takes "{}" for none
+                return true;
+              }),
+              "Text to continue; repeated, several of them")
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->type_name("TEXT");
   CLI::Option* tokens_in =
       command
           ->add_option(
@@ -224,13 +241,16 @@ absl::StatusOr<std::vector<WrittenPrompt>> ReadPrompts(const PromptArguments& ar
     conversation.messages.emplace_back(std::move(turn));
     return std::vector<WrittenPrompt>{{std::move(conversation), ""}};
   }
-  if (!arguments.chat_file && !arguments.prompts_file)
-    return std::vector<WrittenPrompt>{{arguments.prompt.value_or(""), ""}};
+  std::vector<WrittenPrompt> prompts;
+  if (!arguments.chat_file && !arguments.prompts_file) {
+    for (const std::string& prompt : arguments.prompts) prompts.push_back({prompt, ""});
+    if (prompts.empty()) prompts.push_back({"", ""});
+    return prompts;
+  }
 
   const bool is_chat = arguments.chat_file.has_value();
   const std::string& path = is_chat ? *arguments.chat_file : *arguments.prompts_file;
   ASSIGN_OR_RETURN(const WrittenIds file, ReadPromptFile(is_chat ? "--chat" : "--prompts", path));
-  std::vector<WrittenPrompt> prompts;
   if (is_chat || path.ends_with(".jsonl")) {
     ASSIGN_OR_RETURN(prompts, ReadJsonPrompts(file, is_chat ? ConversationOfRecord : PromptOfRecord));
   } else {

@@ -17,8 +17,10 @@
 namespace engine::cli {
 
 struct PromptArguments {
-  std::optional<std::string> prompt, tokens_in, prompts_file, chat_file, message;  // one, or none
-  std::string chat_template;                                                       // a file or a name
+  // One of these, or none.
+  std::vector<std::string> prompts;
+  std::optional<std::string> tokens_in, prompts_file, chat_file, message;
+  std::string chat_template;          // a file or a name
   bool special = false;               // special tokens in prompts are tokens
   std::optional<bool> adds_template;  // nullopt: as the model is used (ModelSource)
 };

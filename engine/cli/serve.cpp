@@ -67,17 +67,20 @@ absl::Status ServeModel(const ServeArguments& arguments) {
   ASSIGN_OR_RETURN(const std::unique_ptr<generate::LoadedModel> model,
                    LoadModel(source, arguments.model.device, arguments.slots));
   generate::Batch batch(&model->decoder(), static_cast<std::size_t>(arguments.queue));
-  serve::ServedModel served{.name = NameOfFolder(arguments.model.folder),
-                            .batch = &batch,
-                            .tokenizer = tokenizer.ok() ? tokenizer->get() : nullptr,
-                            .chat_template = ChatTemplateOf(source.recipe.data.tokenizer.path),
-                            .end_tokens = source.end_tokens,
-                            .adds_template = source.adds_template,
-                            .vocabulary = model->decoder().vocabulary(),
-                            .context = model->decoder().context(),
-                            .seed = static_cast<std::uint64_t>(std::time(nullptr)),
-                            .created = std::time(nullptr)};
-  if (tokenizer.ok()) served.end_tokens.push_back((*tokenizer)->end_of_document());
+  const data::Tokenizer* texts = tokenizer.ok() ? tokenizer->get() : nullptr;
+  const std::string chat_template = ChatTemplateOf(source.recipe.data.tokenizer.path);
+  // Clients write the prompts of chats themselves, by the template: a model that has one may be asked for turns.
+  const bool may_chat = !chat_template.empty();
+  const serve::ServedModel served{.name = NameOfFolder(arguments.model.folder),
+                                  .batch = &batch,
+                                  .tokenizer = texts,
+                                  .chat_template = chat_template,
+                                  .end_tokens = generate::EndTokens(source, texts, may_chat),
+                                  .adds_template = source.adds_template,
+                                  .vocabulary = model->decoder().vocabulary(),
+                                  .context = model->decoder().context(),
+                                  .seed = static_cast<std::uint64_t>(std::time(nullptr)),
+                                  .created = std::time(nullptr)};
 
   serve::ServerOptions options = arguments.server;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_seconds * 1000));

@@ -126,7 +126,7 @@ absl::StatusOr<ChatBuildResult> BuildConversations(const ChatBuildOptions& optio
   const BuildKind kind = {.input = {.format = InputFormat::kRecords,
                                     .keys = RecordMembers(options.keys),
                                     .null_members = ContentPaths(options.keys),
-                                    .document_separator = ""},
+                                    .document_separator = std::nullopt},
                           .datasets = {{options.output_prefix, type}, {mask, TokenType::kU8}},
                           .encode = [&](const InputPart& part) { return encoder.Encode(part); },
                           .what = {{"format", "chat"},

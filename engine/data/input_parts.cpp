@@ -23,7 +23,7 @@ namespace {
 CutText CutOf(const InputOptions& options) {
   if (options.format != InputFormat::kText) return BehindLastLine;
   return [separator = options.document_separator](std::string_view text) -> std::size_t {
-    if (separator.empty()) return 0;
+    if (!separator.has_value()) return 0;
     for (std::size_t end = BehindLastLine(text); end > 0;) {
       const std::size_t begin = BehindLastLine(text.substr(0, end - 1));
       std::string_view line = text.substr(begin, end - 1 - begin);
@@ -55,7 +55,10 @@ class TextInput : public InputParts {
   }
 
   absl::StatusOr<std::optional<InputPart>> Next() override {
+    const bool is_first = parts_.text_bytes() == 0;
     ASSIGN_OR_RETURN(TextPart text, parts_.Next(options_.part_bytes, cut_));
+    // Readers of JSON pass it over themselves.
+    if (is_first && options_.format == InputFormat::kText) text.text = WithoutByteOrderMark(text.text);
     if (text.text.empty()) return std::nullopt;
     InputPart part;
     part.text_bytes = static_cast<std::int64_t>(text.text.size());

@@ -25,7 +25,8 @@ struct InputOptions {
   // Columns of Parquet, of records those that are read where they are there; of plain text: one, which is not looked at.
   std::vector<std::string> keys = {"text"};
   std::vector<std::string> null_members;  // of records in tables (table_records.h)
-  std::string document_separator;         // text: a line between documents; empty: a file is a document
+  // Text: a line between documents, which may be blank; none: a file is a document.
+  std::optional<std::string> document_separator = std::nullopt;
   std::size_t part_bytes = std::size_t{1} << 20;  // of text, about
 };
 

@@ -100,6 +100,11 @@ std::string_view NameOf(InputFormat format) {
   return format == InputFormat::kText ? "text" : format == InputFormat::kParquet ? "parquet" : "jsonl";
 }
 
+// An unfinished build tells the separator of blank lines from none, which has always been "".
+std::string Recorded(const std::optional<std::string>& separator) {
+  return separator == "" ? "\n" : separator.value_or("");
+}
+
 absl::Status CheckOptions(const PreprocessOptions& options) {
   const std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
   if (keys.size() < options.json_keys.size()) return InvalidArgument("a key of JSON is named twice");
@@ -122,7 +127,7 @@ absl::StatusOr<BuildResult> Preprocess(const PreprocessOptions& options, const T
                     .encode = [&](const InputPart& part) { return encoder.Encode(part); },
                     .what = {{"format", NameOf(options.format)},
                              {"keys", options.json_keys},
-                             {"document separator", options.document_separator}},
+                             {"document separator", Recorded(options.document_separator)}},
                     .complete_manifest =
                         [&](const BuildResult&, nlohmann::ordered_json* manifest) {
                           for (std::size_t i = 0; i < options.json_keys.size(); ++i)

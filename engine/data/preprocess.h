@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace engine::data {
 struct PreprocessOptions : BuildOptions {
   InputFormat format = InputFormat::kJsonLines;
   std::vector<std::string> json_keys = {"text"};  // each makes a data set of its own (text_inputs.h)
-  std::string document_separator;  // text: a line between documents; empty: a file is a document
+  // Text: a line between documents, which may be blank; none: a file is a document.
+  std::optional<std::string> document_separator = std::nullopt;
 };
 
 // Makes of each key the data set OUTPUT_PREFIX_KEY_document, and a manifest, as BuildDatasets does. Texts that make no tokens become no

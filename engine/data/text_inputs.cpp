@@ -229,6 +229,15 @@ class FastLines {
   std::size_t capacity_ = 0;
 };
 
+// A line that does not even begin as JSON is most likely plain text.
+absl::Status WithFormatNamed(const absl::Status& status, std::string_view line) {
+  const std::size_t first = line.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos || line[first] == '{' || line[first] == '[') return status;
+  return absl::Status(status.code(), Message(status) +
+                                         "\n    hint: a line is an object of JSON here; --format text reads "
+                                         "plain text");
+}
+
 // Removes and returns the first line of *text, without its newline.
 std::string_view TakeLine(std::string_view* text) {
   const std::string_view line = text->substr(0, text->find('\n'));
@@ -237,6 +246,12 @@ std::string_view TakeLine(std::string_view* text) {
 }
 
 }  // namespace
+
+std::string_view WithoutByteOrderMark(std::string_view file) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // U+FEFF
+  if (file.starts_with(kByteOrderMark)) file.remove_prefix(kByteOrderMark.size());
+  return file;
+}
 
 absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs,
                                                     PassedOver* passed_over) {
@@ -274,10 +289,13 @@ absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
     const auto behind =
         static_cast<std::size_t>(contents.data() + contents.size() - (line.data() + line.size()));
     if (!fast.Read(line, behind, keys, &texts)) {
-      ASSIGN_OR_RETURN(object, ParseLine(line, place.path, line_number));
+      absl::StatusOr<nlohmann::json> parsed = ParseLine(line, place.path, line_number);
+      if (!parsed.ok()) return WithFormatNamed(parsed.status(), line);
+      object = *std::move(parsed);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         texts[i].clear();
-        if (absl::Status status = TextsOf(object, keys[i], &texts[i]); !status.ok()) return located(status);
+        if (absl::Status status = TextsOf(object, keys[i], &texts[i]); !status.ok())
+          return WithFormatNamed(located(status), line);
       }
     }
     for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -287,14 +305,14 @@ absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
   return absl::OkStatus();
 }
 
-absl::Status VisitPlainText(std::string_view contents, std::string_view separator,
+absl::Status VisitPlainText(std::string_view contents, std::optional<std::string_view> separator,
                             const DocumentVisitor& visit) {
   const char* document = contents.data();
   const auto finish = [&](const char* end) {
     const std::string_view text(document, static_cast<std::size_t>(end - document));
     return text.empty() ? absl::OkStatus() : visit({&text, 1});
   };
-  if (separator.empty()) return finish(contents.data() + contents.size());
+  if (!separator.has_value()) return finish(contents.data() + contents.size());
   while (!contents.empty()) {
     std::string_view line = TakeLine(&contents);
     const char* line_begin = line.data();

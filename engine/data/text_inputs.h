@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,9 @@ struct PassedOver {
 absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs,
                                                     PassedOver* passed_over);
 
+// A file's text without the mark that programs of Windows begin UTF-8 with.
+std::string_view WithoutByteOrderMark(std::string_view file);
+
 // One document: the texts of its sequences. They are valid during the call.
 using DocumentVisitor = std::function<absl::Status(std::span<const std::string_view> sequences)>;
 // The same of the key of that index.
@@ -45,9 +49,9 @@ struct TextPlace {
 absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
                             std::span<const std::string> keys, const KeyVisitor& visit);
 
-// Documents of plain text stand between lines that are exactly `separator` (without one, the whole is a
-// document); two separators with nothing between them make none.
-absl::Status VisitPlainText(std::string_view contents, std::string_view separator,
+// Documents of plain text stand between lines that are exactly `separator`, an empty one between blank lines (without any, the
+// whole is a document); two separators with nothing between them make none.
+absl::Status VisitPlainText(std::string_view contents, std::optional<std::string_view> separator,
                             const DocumentVisitor& visit);
 
 }  // namespace engine::data

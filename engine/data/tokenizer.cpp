@@ -85,6 +85,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
   std::int64_t vocab_size() const override { return pipeline_->vocab_size(); }
   std::int32_t end_of_document() const override { return *pipeline_->description().end_of_document; }
+  std::optional<std::int32_t> end_of_turn() const override { return pipeline_->description().end_of_turn; }
   std::optional<std::int32_t> beginning_of_document() const override {
     return pipeline_->description().beginning_of_document;
   }

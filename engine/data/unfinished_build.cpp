@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<UnfinishedBuild>> UnfinishedBuild::Open(const std
                                                                        bool restart) {
   const std::string folder = UnfinishedPath(output_prefix);
   std::error_code error;
-  fs::create_directory(folder, error);
+  fs::create_directories(folder, error);
   if (error) return SystemError("create", folder, error.value());
   ASSIGN_OR_RETURN(File lock, OpenFolder(folder));
   if (!LockFolder(lock).ok()) return FailedPrecondition("another process is building {}", output_prefix);

@@ -87,16 +87,22 @@ absl::Status AppendEndTokens(const nlohmann::json& config, const std::string& pa
   return absl::OkStatus();
 }
 
-// The end tokens that are said in a folder's generation_config.json, if there is one.
-absl::Status AppendGenerationConfig(const std::string& folder, std::vector<std::int32_t>* ids) {
+// The end tokens that are said in the generation_config.json of a folder, or beside a file, if there is one.
+absl::Status AddGenerationConfig(const std::string& folder_or_file, ModelSource* source) {
   constexpr std::int64_t kMostBytes = 1 << 20;
-  const std::string path = (fs::path(folder) / "generation_config.json").string();
+  if (folder_or_file.empty()) return absl::OkStatus();
   std::error_code error;
-  if (folder.empty() || !fs::exists(path, error)) return absl::OkStatus();
+  const fs::path given(folder_or_file);
+  const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
+  const std::string path = (folder / "generation_config.json").string();
+  if (!fs::exists(path, error)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostBytes));
   ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(text, path));
   if (!config.is_object()) return InvalidArgument("{}: error: it is {}, not an object", path, TypeOf(config));
-  return AppendEndTokens(config, path, ids);
+  const std::size_t before = source->end_tokens.size();
+  RETURN_IF_ERROR(AppendEndTokens(config, path, &source->end_tokens));
+  source->has_generation_config = source->end_tokens.size() > before;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, ModelShape shape) {
@@ -113,7 +119,7 @@ absl::StatusOr<ModelSource> OpenHuggingFace(const std::string& folder, ModelShap
   source.weights = std::move(opened.weights);
   RETURN_IF_ERROR(
       AppendEndTokens(opened.config, (fs::path(folder) / hf::kConfigFile).string(), &source.end_tokens));
-  RETURN_IF_ERROR(AppendGenerationConfig(folder, &source.end_tokens));
+  RETURN_IF_ERROR(AddGenerationConfig(folder, &source));
   return source;
 }
 
@@ -125,7 +131,7 @@ absl::StatusOr<ModelSource> OpenCheckpoint(const std::string& folder, const Mode
   MakeOneRank(&source.recipe);
   RETURN_IF_ERROR(SetShape(shape, &source.recipe));
   source.checkpoint = std::move(reader);
-  RETURN_IF_ERROR(AppendGenerationConfig(source.recipe.data.tokenizer.path, &source.end_tokens));
+  RETURN_IF_ERROR(AddGenerationConfig(source.recipe.data.tokenizer.path, &source));
   return source;
 }
 
@@ -144,6 +150,16 @@ absl::StatusOr<ModelSource> OpenModel(const std::string& folder, const ModelShap
   std::error_code error;
   const bool is_checkpoint = fs::exists(fs::path(folder) / checkpoint::kManifestName, error);
   return is_checkpoint ? OpenCheckpoint(folder, shape) : OpenHuggingFace(folder, shape);
+}
+
+std::vector<std::int32_t> EndTokens(const ModelSource& source, const data::Tokenizer* tokenizer,
+                                    bool is_chat) {
+  std::vector<std::int32_t> ids = source.end_tokens;
+  if (tokenizer == nullptr) return ids;
+  ids.push_back(tokenizer->end_of_document());
+  const std::optional<std::int32_t> turn = tokenizer->end_of_turn();
+  if (is_chat && turn && !source.has_generation_config) ids.push_back(*turn);
+  return ids;
 }
 
 absl::StatusOr<std::unique_ptr<data::Tokenizer>> OpenTokenizer(const recipe::Data& data,

@@ -40,10 +40,16 @@ struct ModelSource {
   bool adds_template = false;
   // Tokens that end a text beside the tokenizer's end of a document: eos_token_id of generation_config.json, or of config.json.
   std::vector<std::int32_t> end_tokens = {};
+  bool has_generation_config = false;  // which names some of them, and so the end of a turn
 };
 
 // InvalidArgument: the model has no positions for so many tokens, or cannot be split so. Other errors are those of the folder's files.
 absl::StatusOr<ModelSource> OpenModel(const std::string& folder, const ModelShape& shape);
+
+// The tokens that end a text. A chat's end at the tokenizer's eos_token, too, unless a generation_config.json says with which they end.
+// `tokenizer` may be null.
+std::vector<std::int32_t> EndTokens(const ModelSource& source, const data::Tokenizer* tokenizer,
+                                    bool is_chat);
 
 // Where the gpt2 tokenizer's files are, in place of those that the recipe names; both or none.
 struct TokenizerFiles {

@@ -68,13 +68,26 @@ absl::Status Completion::Prepare() {
     ASSIGN_OR_RETURN(generate::TextStream stream,
                      generate::TextStream::Begin(model_.tokenizer, choice.prompt, request_.stops));
     choice.stream = std::move(stream);
-    if (request_.echo) {
-      ASSIGN_OR_RETURN(const std::string of_ids, generate::TextOfIds(model_.tokenizer, choice.prompt));
-      choice.prompt_text = text != nullptr ? *text : of_ids;
-      choice.text = choice.prompt_text;
-    }
+    if (request_.echo) RETURN_IF_ERROR(Echo(text, &choice));
     choices_.insert(choices_.end(), static_cast<std::size_t>(request_.n), choice);
   }
+  return absl::OkStatus();
+}
+
+// The answer begins with the prompt: as it came where that was a text, else what its ids spell.
+absl::Status Completion::Echo(const std::string* text, Choice* choice) const {
+  if (text == nullptr) {
+    ASSIGN_OR_RETURN(choice->prompt_text, generate::TextOfIds(model_.tokenizer, choice->prompt));
+  } else {
+    choice->prompt_text = *text;
+  }
+  if (text != nullptr && request_.logprobs) {
+    ASSIGN_OR_RETURN(const std::vector<std::int32_t> own, IdsOf(model_, *text, /*adds_template=*/false));
+    const auto found = std::ranges::search(choice->prompt, own);
+    const auto begin = static_cast<std::size_t>(found.begin() - choice->prompt.begin());
+    choice->own_ids = {begin, begin + own.size()};
+  }
+  choice->text = choice->prompt_text;
   return absl::OkStatus();
 }
 
@@ -110,11 +123,16 @@ void Completion::TakePrompt(Choice* choice, std::vector<generate::ScoredToken> s
   if (!request_.logprobs) return;
   const std::lock_guard lock(mutex_);
   absl::StatusOr<generate::TextStream> stream = generate::TextStream::Begin(model_.tokenizer, {}, {});
+  const std::int64_t end = CountCharacters(choice->prompt_text);
+  const Choice::OwnIds own = choice->own_ids.value_or(Choice::OwnIds{0, scored.size()});
   std::int64_t at = 0;
-  for (const generate::ScoredToken& token : scored) {
-    choice->offsets.push_back(at);
-    if (!stream.ok()) continue;
-    const absl::StatusOr<std::string> text = stream->Add(token.token);
+  for (std::size_t i = 0; i < scored.size(); ++i) {
+    choice->offsets.push_back(std::min(at, end));
+    if (!stream.ok() || i < own.begin || i >= own.end) continue;
+    absl::StatusOr<std::string> text = stream->Add(scored[i].token);
+    // The end of a document is no text where it comes from a model, and is what was written where it came in a text.
+    if (text.ok() && choice->own_ids && scored[i].token == model_.tokenizer->end_of_document())
+      *text += model_.tokenizer->Written(scored[i].token);
     if (text.ok()) at += CountCharacters(*text);
   }
   choice->scored = std::move(scored);

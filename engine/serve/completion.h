@@ -67,6 +67,12 @@ class Completion : public std::enable_shared_from_this<Completion> {
   struct Choice {
     std::vector<std::int32_t> prompt;
     std::string prompt_text;  // where it is echoed
+    // Where that text came as one: which of the prompt's ids are its own. Those before and behind are what the tokenizer's template
+    // puts around it, and stand in no text.
+    struct OwnIds {
+      std::size_t begin = 0, end = 0;
+    };
+    std::optional<OwnIds> own_ids;
     std::vector<generate::ScoredToken>
         scored;                         // with logprobs: of the prompt, where it is echoed, and of new tokens
     std::vector<std::int64_t> offsets;  // of each of these, in characters of the text
@@ -83,6 +89,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Completion(const ServedModel& model, CompletionRequest request, std::uint64_t number)
       : model_(model), request_(std::move(request)), number_(number) {}
   absl::Status Prepare();
+  absl::Status Echo(const std::string* text, Choice* choice) const;
   generate::Request RequestOf(std::size_t index);
   void TakePrompt(Choice* choice, std::vector<generate::ScoredToken> scored) const;
   bool TakeToken(Choice* choice, const generate::ScoredToken& token);

@@ -1,5 +1,6 @@
 #include "engine/serve/server.h"
 
+#include <fmt/format.h>
 #include <httplib.h>
 #include <sys/socket.h>
 
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/json.h"
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/serve/client_socket.h"
 
@@ -115,6 +117,16 @@ class Server::Impl {
     Post("/v1/completions", &Impl::Complete);
     Post("/tokenize", &Impl::Tokenize);
     Post("/detokenize", &Impl::Detokenize);
+    // The library takes "-5" for 2^64 − 5 bytes, and waits for them.
+    http_.set_pre_routing_handler([](const Request& request, Response& response) {
+      const std::string length = request.get_header_value("Content-Length");
+      if (length.find_first_not_of("0123456789") == std::string::npos)
+        return httplib::Server::HandlerResponse::Unhandled;
+      response.set_header("Connection", "close");
+      AnswerError(400, fmt::format("Content-Length must be a number of bytes, and is \"{}\"", Shown(length)),
+                  response);
+      return httplib::Server::HandlerResponse::Handled;
+    });
     http_.set_error_handler([](const Request&, Response& response) {
       if (response.body.empty()) AnswerError(response.status, MeaningOf(response.status), response);
     });
@@ -170,7 +182,7 @@ class Server::Impl {
       const std::string text = id && model_.tokenizer != nullptr ? model_.tokenizer->Written(*id) : "";
       return text.empty() ? Json() : Json(text);
     };
-    Json info = {{"eos_token", nullptr}, {"bos_token", nullptr}};
+    Json info = {{"eos_token", nullptr}, {"bos_token", nullptr}, {"chat_template", nullptr}};
     if (model_.tokenizer != nullptr) {
       info["eos_token"] = written(model_.tokenizer->end_of_document());
       info["bos_token"] = written(model_.tokenizer->beginning_of_document());

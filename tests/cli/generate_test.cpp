@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -126,6 +127,10 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
           folder / "ids.json" + ":2:2: error: id 300 is");
   refused(" --tokens-out --tokens-in ''", 1, "--tokens-in: there is no id");
   refused(" --tokens-out --tokens-in none.txt", 1, "--tokens-in: cannot open none.txt: No such file");
+  refused(
+      " --tokens-out --tokens-in '84 x'", 1,
+      "--tokens-in: cannot open 84 x: No such file or directory; where it is to be token ids and no file, "
+      "they are whole numbers with blanks or commas between them, or a JSON list\n");
   refused(" --tokens-out --tokens-in " + folder.path(), 1, "cannot read: Is a directory");
   refused(" --tokens-in 5 --prompt x", 2, "--tokens-in");
   refused(" --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --logits " + npy, 1,
@@ -133,6 +138,65 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   refused(" --tokens-in 5 --logits " + npy + " --tokens-out", 2, "--logits");
   refused(" --tokens-in 5 --logits /none/x.npy", 1, "/none/");
   refused(" --prompt x --vocab v", 2, "--merges");
+}
+
+TEST_CASE("generate: tokens that end an answer, which files beside the tokenizer name") {
+  const data::TempDir folder;
+  // The words w0 to w298, and the end of a document.
+  std::string words;
+  for (int w = 0; w < 299; ++w) words += (w == 0 ? "" : ", ") + fmt::format(R"("w{}": {})", w, w);
+  data::WriteFile(folder / "tokenizer.json", R"({"added_tokens": [{"id": 299, "content": "<|endoftext|>",
+      "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+    "pre_tokenizer": {"type": "Whitespace"},
+    "model": {"type": "WordLevel", "unk_token": "w0", "vocab": {)" +
+                                                 words + "}}}");
+  const std::string recipe = std::string(ENGINE_SOURCE_DIR) + "/recipes/quickstart.toml";
+  const std::string file = folder / "tokenizer.json";
+  const auto train = [&](const std::string& out, const std::string& path) {
+    std::string command = "run " + recipe + " --out " + out + " --set data.tokenizer.path=" + path;
+    for (const char* set :
+         {"data.source=random", "data.tokenizer.kind=file", "data.sequence_length=16", "parallelism.dp=1",
+          "parallelism.tp=1", "model.vocab=300", "model.layers=1", "schedule.warmup_iterations=0",
+          "training.global_batch=2", "training.iterations=1", "evaluation.interval=0"}) {
+      command += std::string(" --set ") + set;
+    }
+    const ProgramResult trained = RunProgram(command);
+    REQUIRE_MESSAGE(trained.exit_code == 0, trained.output);
+  };
+  const std::string by_file = folder / "by_file", by_folder = folder / "by_folder";
+  train(by_file, file);
+  train(by_folder, folder.path());
+  data::WriteFile(folder / "chat.jinja", "{{ messages[0].content }}");
+  const std::string shared = " --tokens 3 --temperature 0 --tokens-out";
+  const std::string chat = shared + " --message w5 --chat-template " + folder / "chat.jinja";
+  const std::string text = shared + " --prompt w5";
+  const auto output = [](const std::string& run, const std::string& options) {
+    const ProgramResult result = RunProgram("generate " + run + options);
+    INFO(result.output);
+    CHECK(result.exit_code == 0);
+    return result.output;
+  };
+
+  const std::string whole = output(by_file, text);
+  std::istringstream numbers(whole);
+  std::vector<int> ids;
+  for (int id = 0; numbers >> id;) ids.push_back(id);
+  REQUIRE(ids.size() == 4);
+  REQUIRE(ids[1] != 299);
+  CHECK(output(by_folder, text) == whole);
+  CHECK(output(by_file, chat) == whole);
+  // The end of a turn ends what answers a conversation.
+  data::WriteFile(folder / "tokenizer_config.json", fmt::format(R"({{"eos_token": "w{}"}})", ids[1]));
+  CHECK(output(by_file, text) == whole);
+  CHECK(output(by_file, chat) == "5\n");
+  CHECK(output(by_folder, chat) == "5\n");
+  // A generation_config.json says what ends an answer, beside a tokenizer's file as in its folder.
+  data::WriteFile(folder / "generation_config.json", R"({"eos_token_id": 299})");
+  CHECK(output(by_file, chat) == whole);
+  CHECK(output(by_folder, chat) == whole);
+  data::WriteFile(folder / "generation_config.json", fmt::format(R"({{"eos_token_id": [299, {}]}})", ids[1]));
+  CHECK(output(by_file, text) == "5\n");
+  CHECK(output(by_folder, text) == "5\n");
 }
 
 TEST_CASE("generate: the files of another tokenizer are refused") {
@@ -161,6 +225,11 @@ TEST_CASE("generate: several prompts, stop strings, conversations, and a Hugging
   const ProgramResult lines = RunProgram(generate + "--seed 3 --prompts " + tiny.folder / "prompts.txt");
   CHECK(lines.output.starts_with(alone));  // the first prompt's draws are those that it has alone
   CHECK(Contains(lines.output.substr(alone.size()), "25 b"));
+  CHECK(RunProgram(generate + "--seed 3 --prompt '9 b' --prompt '25 b'").output == lines.output);
+  data::WriteFile(tiny.folder / "windows.txt",
+                  "\xEF\xBB\xBF"
+                  "9 b\r\n\r\n25 b\r\n");
+  CHECK(RunProgram(generate + "--seed 3 --prompts " + tiny.folder / "windows.txt").output == lines.output);
 
   const std::string answer = alone.substr(3, alone.size() - 4);
   const std::string stop = answer.substr(4, 2);

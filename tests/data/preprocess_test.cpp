@@ -88,6 +88,11 @@ TEST_CASE(
   WriteFile(dir / "tokenizer_config.json", R"({"bos_token": 5})");
   CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
         dir / "tokenizer_config.json" + ": error: bos_token must be a string, and is a number");
+  WriteFile(dir / "tokenizer_config.json", R"({"bos_token": null})");
+  CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
+        dir / "tokenizer_config.json" +
+            ": error: bos_token is null, so the tokenizer has no token that begins a document; "
+            "--beginning-of-document names one");
   WriteFile(dir / "tokenizer_config.json", R"({"bos_token": "</s>"})");
   options.append_eod = true;
   CHECK(Message(Preprocess(options, **MakeTokenizer(options.tokenizer)).status()) ==
@@ -135,6 +140,21 @@ TEST_CASE("plain text from several files") {
   CHECK(built.result.inputs.size() == 2);
   CHECK(built.result.inputs[0].bytes == 8);
   CHECK(built.result.passed_over.total() == 0);
+  WriteFile(dir / "in", "a\n%\n\nb\n\n");
+  options.document_separator = "";
+  for (const std::size_t part_bytes : {std::size_t{1}, std::size_t{1000}}) {
+    options.part_bytes = part_bytes;
+    CHECK(BuildAndRead(options).sequences ==
+          std::vector<std::vector<std::int32_t>>{{97, 10, 37, 10}, {98, 10}, {99}});
+  }
+  options.document_separator = "%";
+  // A mark of UTF-8 at a file's beginning is none of its text, before a separator or not.
+  WriteFile(dir / "in", "\xEF\xBB\xBF%\na\n%\n\xEF\xBB\xBF");
+  WriteFile(dir / "in2",
+            "\xEF\xBB\xBF"
+            "c");
+  CHECK(BuildAndRead(options).sequences ==
+        std::vector<std::vector<std::int32_t>>{{97, 10}, {0xEF, 0xBB, 0xBF}, {99}});
   std::filesystem::create_directory(dir / "texts");
   for (const char* name : {"texts/a", "texts/.b", "texts/c.dat"}) WriteFile(dir / name, "a");
   options.inputs = {dir / "texts"};
@@ -316,8 +336,18 @@ TEST_CASE("nothing is written on an error") {
   CHECK(Message(Preprocess(options, *Bytes()).status()) ==
         "no documents in 1 files, the first of which is " + (dir / "in"));
   CHECK(dir.entries() == 1);
-  options.output_prefix = dir / "no/such/out";
+  options.output_prefix = dir / "in/out";  // in a file
   CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with("cannot create "));
+}
+
+TEST_CASE("the folder of a data set is made where there is none") {
+  const TempDir dir(MemoryFolder());
+  WriteFile(dir / "in", "{\"text\":\"ab\"}\n");
+  PreprocessOptions options = Options(dir);
+  options.output_prefix = dir / "no/such/out";
+  const absl::StatusOr<BuildResult> made = Preprocess(options, *Bytes());
+  REQUIRE_MESSAGE(made.ok(), Message(made.status()));
+  CHECK(IndexedDataset::Open(dir / "no/such/out_text_document")->documents() == 1);
 }
 
 }  // namespace engine::data

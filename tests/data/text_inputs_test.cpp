@@ -28,7 +28,7 @@ absl::Status ReadJson(const std::string& path, const std::string& contents, Docu
 
 std::string JsonError(const std::string& contents) { return Message(ReadJson("f.jsonl", contents, nullptr)); }
 
-Documents Plain(const std::string& contents, const std::string& separator) {
+Documents Plain(const std::string& contents, std::optional<std::string_view> separator) {
   Documents documents;
   CHECK(VisitPlainText(contents, separator, Collect(&documents)).ok());
   return documents;
@@ -47,6 +47,11 @@ TEST_CASE("JSON lines: strings, lists, blank lines, no newline at the end") {
 
 TEST_CASE("JSON lines: mistakes are located") {
   CHECK(JsonError("{\"text\":\"a\"}\n{\"text\":\n").starts_with("f.jsonl:2:9: error: syntax error"));
+  const std::string hint = "\n    hint: a line is an object of JSON here; --format text reads plain text";
+  CHECK(JsonError("It was a day.\n").starts_with("f.jsonl:1:1: error: syntax error"));
+  CHECK(JsonError("It was a day.\n").ends_with(hint));
+  CHECK(JsonError("1984\n") == "f.jsonl:1: error: is a number, and must be an object" + hint);
+  CHECK(!JsonError("{\"text\":\n").ends_with(hint));
   CHECK(JsonError("\n\n{\"txt\":1}") == "f.jsonl:3: error: has no key \"text\"");
   CHECK(JsonError("{\"text\":1}") ==
         "f.jsonl:1: error: \"text\" is a number, and must be a string or a list of strings");
@@ -110,10 +115,12 @@ TEST_CASE("a visitor's failure is located, too") {
 TEST_CASE("plain text is cut at separator lines") {
   CHECK(Plain("a\nb\n%\nc\n%\n", "%") == Documents{{"a\nb\n"}, {"c\n"}});
   CHECK(Plain("%\na\n%\r\n%\n\n%\nb %\n%%", "%") == Documents{{"a\n"}, {"\n"}, {"b %\n%%"}});
-  CHECK(Plain("a\n%\nb\n", "") == Documents{{"a\n%\nb\n"}});
+  CHECK(Plain("a\n%\nb\n", std::nullopt) == Documents{{"a\n%\nb\n"}});
   CHECK(Plain("", "%").empty());
-  CHECK(Plain("", "").empty());
+  CHECK(Plain("", std::nullopt).empty());
   CHECK(Plain("%", "%").empty());
+  CHECK(Plain("\na\nb\n\n\nc\r\n\r\n \n", "") == Documents{{"a\nb\n"}, {"c\r\n"}, {" \n"}});
+  CHECK(Plain("", "").empty());
 }
 
 TEST_CASE("a directory stands for its text files, in order") {

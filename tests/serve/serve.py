@@ -156,7 +156,7 @@ def harness_generates(server):
 
 def tokenizer(server):
     code, info = server.call("GET", "/tokenizer_info")
-    check(code == 200 and "eos_token" in info, info)
+    check(code == 200 and info == {"eos_token": None, "bos_token": None, "chat_template": None}, info)
     code, answer = server.call("POST", "/tokenize", {"prompt": "test", "add_special_tokens": False})
     check(code == 200 and answer["tokens"] == list(b"test") and answer["count"] == 4, answer)
     code, answer = server.call("POST", "/detokenize", {"tokens": answer["tokens"]})
@@ -212,6 +212,17 @@ def refuses(server):
     refused({"tokens": "x"}, "tokens must be a list of token ids", path="/detokenize")
     code, answer = server.call("GET", "/nowhere")
     check(code == 404 and "there is no such path here" in answer["error"]["message"], code, answer)
+
+
+def lengths(server):
+    """A Content-Length that is no number of bytes is answered at once: no body is waited for."""
+    for length in ("-5", "5x", "+5"):
+        began = time.monotonic()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+            answer = raw.recv(65536).decode()
+        check(answer.startswith("HTTP/1.1 400 ") and time.monotonic() - began < 4, length, time.monotonic() - began, answer)
+        check(f'must be a number of bytes, and is \\"{length}\\"' in answer, answer)
 
 
 def malformed(server):
@@ -383,6 +394,49 @@ def from_bucket(engine, folder):
         check(refused.returncode == 1 and part in refused.stderr, run, refused)
 
 
+def with_template(engine, folder):
+    """A tokenizer whose template puts <bos> in front of a text: offsets are into the text that is returned, which is without."""
+    words = [f"w{number}" for number in range(254)] + ["<bos>", "<|endoftext|>"]
+    flags = {flag: False for flag in ("single_word", "lstrip", "rstrip", "normalized")}
+    template = [{"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    (folder / "words").mkdir()
+    (folder / "words" / "tokenizer.json").write_text(json.dumps({
+        "added_tokens": [{"id": 254 + i, "content": words[254 + i], "special": True, **flags} for i in range(2)],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {"type": "TemplateProcessing", "single": template, "pair": [],
+                           "special_tokens": {"<bos>": {"id": "<bos>", "ids": [254], "tokens": ["<bos>"]}}},
+        "model": {"type": "WordLevel", "unk_token": "w0", "vocab": {words[i]: i for i in range(254)}}}))
+    paths = f'paths = ["{folder / "text_text_document"}"]'
+    recipe = RECIPE.format(data=folder / "text_text_document")
+    check(paths in recipe, recipe)
+    tokenizer = f'source = "random"\ntokenizer = {{ kind = "file", path = "{folder / "words"}" }}'
+    (folder / "words.toml").write_text(recipe.replace(paths, tokenizer))
+    subprocess.run([engine, "run", "words.toml", "--out", "words_run", "--quiet"], cwd=folder, check=True,
+                   capture_output=True, timeout=120)
+    server = Server(engine, str(folder / "words_run"))
+    try:
+        code, info = server.call("GET", "/tokenizer_info")
+        check(info == {"eos_token": "<|endoftext|>", "bos_token": "<bos>", "chat_template": None}, info)
+        body = {"max_tokens": 1, "temperature": 0, "logprobs": 0, "echo": True}
+
+        def offsets(prompt, **more):
+            choice = server.complete(prompt=prompt, **body, **more)["choices"][0]
+            return choice["text"], choice["logprobs"]["text_offset"]
+
+        for prompt, around, wanted in (
+                ("w5 w63 w7", True, [0, 0, 2, 6, 9]), ("w5 w63 w7", False, [0, 2, 6, 9]),
+                ("<bos> w5 w6", True, [0, 0, 5, 8, 11]), ("w5<|endoftext|>w6", True, [0, 0, 2, 15, 17])):
+            text, got = offsets(prompt, add_special_tokens=around)
+            check(text.startswith(prompt) and got == wanted, prompt, around, text, got, "not", wanted)
+        # Of ids all that they spell is returned.
+        text, got = offsets([254, 5, 63])
+        check(text.startswith("<bos> w5 w63") and got == [0, 5, 8, 12], text, got)
+        server.stop()
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+
+
 def main():
     engine = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as name:
@@ -397,13 +451,14 @@ def main():
         for layout in ([], ["--dp", "2", "--tp", "2"]):
             server = Server(engine, str(folder / "run"), "--slots", "4", "--queue", "256", "--max-body", "50000", *layout)
             try:
-                for part in (harness_scores, harness_generates, tokenizer, streams, refuses, malformed, leaving):
+                for part in (harness_scores, harness_generates, tokenizer, streams, refuses, lengths, malformed, leaving):
                     part(server)
                 done = many_clients(server, float(os.environ.get("ENGINE_SERVE_SOAK", "3")))
                 server.stop()
                 if not layout:
                     bounds(engine, str(folder / "run"))
                     from_bucket(engine, folder)
+                    with_template(engine, folder)
             except Failed as failure:
                 sys.exit(f"serve.py {' '.join(layout)}: {failure}")
             finally:

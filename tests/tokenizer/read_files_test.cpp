@@ -162,7 +162,9 @@ TEST_CASE("a folder: which file counts, and what is missing") {
 }
 
 TEST_CASE(
-    "what begins documents: a template's token, else that of tokenizer_config.json, else a known name") {
+    "what begins documents: a template's token, else that of tokenizer_config.json, else a special token of "
+    "a "
+    "known name") {
   const data::TempDir dir;
   const auto beginning = [&dir](const std::string& name, const std::string& processor,
                                 const std::string& config) {
@@ -188,8 +190,43 @@ TEST_CASE(
   const std::string config = R"({"bos_token": {"content": "<two>"}})";
   CHECK(beginning("<bos>", before, config) == "2 the template");
   CHECK(beginning("<bos>", "null", config) == "3 bos_token of tokenizer_config.json");
-  CHECK(beginning("<bos>", "null", R"({"bos_token": null})") == "1 the name \"<bos>\"");
+  CHECK(beginning("<bos>", "null", "{}") == "1 the name \"<bos>\"");
+  CHECK(beginning("<bos>", "null", R"({"bos_token": null})") == "none");
   CHECK(beginning("<begin>", "null", "{}") == "none");
+  // Where tokenizer_config.json does not have the key, special_tokens_map.json may.
+  data::WriteFile(dir / "special_tokens_map.json", R"({"bos_token": {"content": "<two>"}})");
+  CHECK(beginning("<bos>", "null", "{}") == "3 bos_token of special_tokens_map.json");
+  CHECK(beginning("<bos>", "null", R"({"bos_token": "<one>"})") == "2 bos_token of tokenizer_config.json");
+  CHECK(beginning("<bos>", "null", R"({"bos_token": null})") == "none");
+  CHECK(TokenizerFiles(dir.path()) == std::vector<std::string>{dir / "tokenizer.json",
+                                                               dir / "special_tokens_map.json",
+                                                               dir / "tokenizer_config.json"});
+}
+
+TEST_CASE("a word of the vocabulary is a special token where a file names it, and not for its name alone") {
+  const data::TempDir dir;
+  const auto read = [&dir](bool adds_end, const std::string& config) {
+    // The words "<s>" and "</s>", and an added token; all that Qwen's tokenizer has of them.
+    data::WriteFile(dir / "tokenizer.json",
+                    fmt::format(R"({{"added_tokens": [{{"id": 3, "content": "{}", "single_word": false,
+          "lstrip": false, "rstrip": false, "normalized": false, "special": true}}],
+      "model": {{"type": "BPE", "vocab": {{"a": 0, "<s>": 1, "</s>": 2}}, "merges": []}}}})",
+                                adds_end ? "<|endoftext|>" : "<|im_end|>"));
+    data::WriteFile(dir / "tokenizer_config.json", config);
+    const absl::StatusOr<Description> description = ReadTokenizer(dir.path());
+    REQUIRE_MESSAGE(description.ok(), Message(description.status()));
+    return fmt::format("{} {}", description->beginning_of_document.value_or(kNoToken),
+                       description->end_of_document.value_or(kNoToken));
+  };
+  const auto both = [](int begin, int end) { return fmt::format("{} {}", begin, end); };
+  CHECK(read(true, "{}") == both(kNoToken, 3));
+  CHECK(read(true, R"({"bos_token": null, "eos_token": "<|im_end|>"})") == both(kNoToken, 3));
+  CHECK(read(true, R"({"bos_token": "<s>", "eos_token": "</s>"})") == both(1, 3));
+  CHECK(read(false, R"({"eos_token": "<|im_end|>"})") == both(kNoToken, 3));
+  CHECK(read(false, R"({"bos_token": "<s>", "eos_token": "</s>"})") == both(1, 2));
+  // Old conversions tell nothing of special tokens. A data set needs an end of documents.
+  CHECK(read(false, "{}") == both(kNoToken, 2));
+  CHECK(read(false, R"({"eos_token": null})") == both(kNoToken, kNoToken));
 }
 
 TEST_CASE("a folder's tokenizer_config.json names the end of documents where no token has a known name") {

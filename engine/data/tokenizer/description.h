@@ -209,7 +209,8 @@ struct Description {
   std::string
       beginning_of_document_from;  // as below; without the token, why the file that would name it does not
   std::optional<std::int32_t> end_of_document;
-  std::string end_of_document_from;  // how it is known, for `engine tokenizer info`
+  std::string end_of_document_from;         // how it is known, for `engine tokenizer info`
+  std::optional<std::int32_t> end_of_turn;  // eos_token of the files beside, which chats end a turn with
 };
 
 // The id of an added token or one of the model's, or kNoToken.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <span>
 
 #include "engine/base/cache_folder.h"
 #include "engine/base/file.h"
@@ -112,22 +113,39 @@ absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
       ShownPath(folder));
 }
 
-// The special token of that name, "eos_token", of a folder's tokenizer_config.json; kNoToken where there is none.
-absl::StatusOr<std::int32_t> ConfiguredToken(const std::string& folder, const std::string& name,
-                                             const Description& description) {
-  ASSIGN_OR_RETURN(const ConfigFile config,
-                   ConfigFile::Open((fs::path(folder) / "tokenizer_config.json").string()));
-  ASSIGN_OR_RETURN(const AddedToken token, config.Token(name, /*special=*/true));
-  return token.content.empty() ? kNoToken : FindToken(description, token.content);
+// What the files beside a tokenizer say of a special token.
+struct Named {
+  std::int32_t id = kNoToken;
+  std::string from;       // "bos_token of tokenizer_config.json"
+  std::string null_file;  // the file that says that there is none; empty: none says so
+};
+
+// `key`: "eos_token". Of the two files that may name it the first one that has the key counts.
+absl::StatusOr<Named> NamedToken(const std::string& folder, const std::string& key,
+                                 const Description& description) {
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const std::string path = (fs::path(folder) / name).string();
+    ASSIGN_OR_RETURN(const ConfigFile config, ConfigFile::Open(path));
+    if (!config.root().contains(key)) continue;
+    ASSIGN_OR_RETURN(const AddedToken token, config.Token(key, /*special=*/true));
+    if (token.content.empty()) return Named{.id = kNoToken, .from = "", .null_file = path};
+    return Named{.id = FindToken(description, token.content),
+                 .from = fmt::format("{} of {}", key, name),
+                 .null_file = ""};
+  }
+  return Named();
 }
 
-std::int32_t FirstToken(const Description& description, std::initializer_list<std::string_view> names,
-                        std::string* from) {
+// The first special token that has one of these names. A vocabulary may have such a name as a word that stood in the
+// texts it was made of, as Qwen's has "<s>": that is no special token.
+std::int32_t FirstSpecial(const Description& description, std::span<const std::string_view> names,
+                          std::string* from) {
   for (const std::string_view name : names) {
-    const std::int32_t id = FindToken(description, name);
-    if (id == kNoToken) continue;
-    *from = fmt::format("the name \"{}\"", name);
-    return id;
+    for (const AddedToken& token : description.added_tokens) {
+      if (!token.special || token.content != name) continue;
+      *from = fmt::format("the name \"{}\"", name);
+      return token.id;
+    }
   }
   return kNoToken;
 }
@@ -135,14 +153,20 @@ std::int32_t FirstToken(const Description& description, std::initializer_list<st
 // eos_token is often the end of a turn in a chat; the end of a document has a name of its own then.
 absl::Status FindEndOfDocument(const std::string& folder, Description* description) {
   if (description->end_of_document.has_value()) return absl::OkStatus();
+  constexpr std::string_view kNames[] = {"<|endoftext|>", "<|end_of_text|>",
+                                         "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<eos>", "</s>"};
   std::string from;
-  std::int32_t id = FirstToken(
-      *description,
-      {"<|endoftext|>", "<|end_of_text|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<eos>", "</s>"},
-      &from);
+  std::int32_t id = FirstSpecial(*description, kNames, &from);
   if (id == kNoToken) {
-    ASSIGN_OR_RETURN(id, ConfiguredToken(folder, "eos_token", *description));
-    from = "eos_token of tokenizer_config.json";
+    ASSIGN_OR_RETURN(Named named, NamedToken(folder, "eos_token", *description));
+    id = named.id;
+    from = std::move(named.from);
+    // Files that tell no special tokens at all, as old conversions, have the name among their words.
+    for (const std::string_view name : kNames) {
+      if (id != kNoToken || !named.null_file.empty()) break;
+      id = FindToken(*description, name);
+      from = fmt::format("the word \"{}\" of the vocabulary", name);
+    }
   }
   if (id == kNoToken) return absl::OkStatus();
   description->end_of_document = id;
@@ -153,24 +177,36 @@ absl::Status FindEndOfDocument(const std::string& folder, Description* descripti
 // What the template puts in front of a text is what the model was trained with.
 void FindBeginningOfDocument(const std::string& folder, Description* description) {
   if (description->beginning_of_document.has_value()) return;
+  constexpr std::string_view kNames[] = {"<|begin_of_text|>", "<\uFF5Cbegin\u2581of\u2581sentence\uFF5C>",
+                                         "<bos>", "<s>"};
   std::string from = "the template";
   std::int32_t id = description->before.size() == 1 ? description->before.front() : kNoToken;
   if (id == kNoToken) {
-    const absl::StatusOr<std::int32_t> configured = ConfiguredToken(folder, "bos_token", *description);
-    if (!configured.ok()) {  // of those who need no such token nothing is asked
-      description->beginning_of_document_from = Message(configured.status());
+    absl::StatusOr<Named> named = NamedToken(folder, "bos_token", *description);
+    if (!named.ok()) {  // of those who need no such token nothing is asked
+      description->beginning_of_document_from = Message(named.status());
       return;
     }
-    id = *configured;
-    from = "bos_token of tokenizer_config.json";
+    if (!named->null_file.empty()) {
+      description->beginning_of_document_from = fmt::format(
+          "{}: error: bos_token is null, so the tokenizer has no token that begins a document; "
+          "--beginning-of-document names one",
+          ShownPath(named->null_file));
+      return;
+    }
+    id = named->id;
+    from = std::move(named->from);
   }
-  if (id == kNoToken)
-    id =
-        FirstToken(*description,
-                   {"<|begin_of_text|>", "<\uFF5Cbegin\u2581of\u2581sentence\uFF5C>", "<bos>", "<s>"}, &from);
+  if (id == kNoToken) id = FirstSpecial(*description, kNames, &from);
   if (id == kNoToken) return;
   description->beginning_of_document = id;
   description->beginning_of_document_from = std::move(from);
+}
+
+// Of a file with a mistake nothing is taken: those who need no such token are not asked.
+void FindEndOfTurn(const std::string& folder, Description* description) {
+  const absl::StatusOr<Named> named = NamedToken(folder, "eos_token", *description);
+  if (named.ok() && named->id != kNoToken) description->end_of_turn = named->id;
 }
 
 }  // namespace
@@ -185,6 +221,7 @@ absl::StatusOr<Description> ReadTokenizer(const std::string& path) {
   const std::string folder = fs::path(file).parent_path().string();
   FindBeginningOfDocument(folder, &description);
   RETURN_IF_ERROR(FindEndOfDocument(folder, &description));
+  FindEndOfTurn(folder, &description);
   return description;
 }
 
@@ -199,10 +236,8 @@ std::vector<std::string> TokenizerFiles(const std::string& path) {
   std::vector<std::string> files = {file};
   const fs::path folder = fs::path(file).parent_path();
   if (IsVocabularyAlone(file)) files.push_back(FirstOf(folder, {"merges.txt", "vocab.bpe"}));
-  if (IsBertVocabulary(file)) {
-    files.push_back(FirstOf(folder, {"special_tokens_map.json"}));
-    files.push_back(FirstOf(folder, {"added_tokens.json"}));
-  }
+  files.push_back(FirstOf(folder, {"special_tokens_map.json"}));
+  if (IsBertVocabulary(file)) files.push_back(FirstOf(folder, {"added_tokens.json"}));
   files.push_back(FirstOf(folder, {"tokenizer_config.json"}));
   std::erase(files, "");
   return files;

@@ -13,8 +13,8 @@ namespace engine::tokenizer {
 // The tokenizer of a file, or of a Hugging Face folder, in which the first of these counts that is there: tokenizer.json,
 // tokenizer.model (or spiece.model), vocab.json with merges.txt, vocab.txt, and the only *.tiktoken. What a file is, its
 // contents say: a tokenizer.json, GPT-2's vocab.json (encoder.json) with its merges.txt (vocab.bpe) beside, a SentencePiece
-// model, or tiktoken's ranks; BERT's vocabulary is known by its name, which ends in vocab.txt. tokenizer_config.json beside names
-// the token that ends a document where no token has one of the usual names of it. NotFound, InvalidArgument, Unimplemented,
+// model, or tiktoken's ranks; BERT's vocabulary is known by its name, which ends in vocab.txt. tokenizer_config.json or
+// special_tokens_map.json beside names the token that ends a document where no special token has one of the usual names of it. NotFound, InvalidArgument, Unimplemented,
 // DataLoss.
 absl::StatusOr<Description> ReadTokenizer(const std::string& path);
 
