@@ -212,6 +212,7 @@ TEST_CASE("a run that was not imported is exported with the tokenizer that its r
                                      "model.vocab_multiple=8",
                                      "data.source=random",
                                      "data.sequence_length=16",
+                                     "optimizer.learning_rate=1e-2",
                                      "schedule.kind=constant",
                                      "training.global_batch=8",
                                      "training.micro_batch=2",
