@@ -80,7 +80,7 @@ TEST_CASE(
   // Without adapters their other keys say nothing.
   const ShortRun plain;
   MustRun(plain.Recipe(2), plain.out);
-  CHECK(Contains(MustRun(plain.Recipe(3, {"lora.alpha=64"}), plain.out), "after iteration 2"));
+  CHECK(Contains(MustRun(plain.Recipe(3, {"lora.rank=0", "lora.alpha=64"}), plain.out), "after iteration 2"));
   CHECK(Contains(Message(RunCaught(plain.Recipe(4, {"lora.rank=2"}), plain.out).status), "lora.rank: 0 → 2"));
 }
 
