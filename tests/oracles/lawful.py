@@ -451,7 +451,12 @@ def of_memory(r):
         yield "the weights alone do not fit"
 
 
-RULES = [of_model, of_size, of_layout, of_pipeline, of_batch, of_schedule, of_optimizer, of_precision, of_data, of_logging, of_memory]
+def of_lora(r):
+    if "lora.rank" not in r.said and ("lora.alpha" in r.said or "lora.targets" in r.said):
+        yield "adapters without a rank"
+
+
+RULES = [of_model, of_size, of_layout, of_pipeline, of_batch, of_schedule, of_optimizer, of_precision, of_data, of_logging, of_memory, of_lora]
 
 
 def merge(under, over):

@@ -36,6 +36,17 @@ def rank_of(address):
     return None
 
 
+def holds(folder, socket):
+    """Whether a process has it open. A file that is closed meanwhile is none of its."""
+    for link in (folder / "fd").iterdir():
+        try:
+            if os.readlink(link) == socket:
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def look_for(port):
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -46,10 +57,10 @@ def look_for(port):
         return None
     for folder in pathlib.Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and any(os.readlink(link) == socket for link in (folder / "fd").iterdir()):
+            if folder.name.isdigit() and holds(folder, socket):
                 rank = re.search(rb"(?:^|\0)ENGINE_RANK=(\d+)", (folder / "environ").read_bytes())
                 return (int(rank[1]) if rank else 0, int(folder.name))
-        except OSError:  # it has ended, or a file was closed
+        except OSError:  # it has ended
             continue
     return None
 
