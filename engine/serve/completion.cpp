@@ -83,8 +83,9 @@ absl::Status Completion::Echo(const std::string* text, Choice* choice) const {
   }
   if (text != nullptr && request_.logprobs) {
     ASSIGN_OR_RETURN(const std::vector<std::int32_t> own, IdsOf(model_, *text, /*adds_template=*/false));
-    const auto found = std::ranges::search(choice->prompt, own);
-    const auto begin = static_cast<std::size_t>(found.begin() - choice->prompt.begin());
+    const std::vector<std::int32_t>& prompt = choice->prompt;
+    const auto found = std::search(prompt.begin(), prompt.end(), own.begin(), own.end());
+    const auto begin = static_cast<std::size_t>(found - prompt.begin());
     choice->own_ids = {begin, begin + own.size()};
   }
   choice->text = choice->prompt_text;
