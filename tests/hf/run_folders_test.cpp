@@ -14,6 +14,7 @@
 #include "engine/train/hf_import.h"
 #include "engine/train/model_evaluation.h"
 #include "tests/hf/oracle_case.h"
+#include "tests/hf/sanitized.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::hf::testing {
@@ -91,7 +92,8 @@ std::vector<evaluate::Measure> MeasuresOf(const std::string& folder, const std::
 
 }  // namespace
 
-TEST_CASE("a Hugging Face folder is evaluated as the run that is imported from it") {
+TEST_CASE("a Hugging Face folder is evaluated as the run that is imported from it" *
+          doctest::skip(kSanitized)) {
   const TempDir folder;
   WriteFolder(folder / "model", "llama");
   ImportTo(folder / "model", folder / "run");
@@ -131,7 +133,8 @@ TEST_CASE("an imported recipe's sequences are no longer than the model's positio
   CHECK(MostPositions({{"model_type", "llama"}}) == std::nullopt);
 }
 
-TEST_CASE("an export never takes the place of a folder that the weights came from") {
+TEST_CASE("an export never takes the place of a folder that the weights came from" *
+          doctest::skip(kSanitized)) {
   const TempDir folder;
   WriteFolder(folder / "model", "llama");
   ImportTo(folder / "model", folder / "run");
@@ -162,7 +165,8 @@ TEST_CASE("an export never takes the place of a folder that the weights came fro
   CHECK(data::ReadFile(folder / "copy/model.safetensors").size() < weights.size());
 }
 
-TEST_CASE("an exported adapter names the folder that has the weights beside it, where there is one") {
+TEST_CASE("an exported adapter names the folder that has the weights beside it, where there is one" *
+          doctest::skip(kSanitized)) {
   const TempDir folder;
   WriteFolder(folder / "model", "llama");
   ImportTo(folder / "model", folder / "run");
@@ -193,7 +197,8 @@ TEST_CASE("an exported adapter names the folder that has the weights beside it, 
   CHECK(base("lora", "no folder with the weights beside the adapters is known") == files);
 }
 
-TEST_CASE("a run that was not imported is exported with the tokenizer that its recipe names") {
+TEST_CASE("a run that was not imported is exported with the tokenizer that its recipe names" *
+          doctest::skip(kSanitized)) {
   const TempDir folder;
   const std::string words = WordTokenizer(200), config = R"({"eos_token": "</s>"})";
   const auto write = [&](const std::string& file, const std::string& text) {

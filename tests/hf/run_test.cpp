@@ -20,17 +20,11 @@
 #include "engine/train/hf_export.h"
 #include "engine/train/hf_import.h"
 #include "tests/hf/oracle_case.h"
+#include "tests/hf/sanitized.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::hf::testing {
 namespace {
-
-// Whole trainings take minutes with sanitizers, which see no other code in them than in the tests of each part.
-#ifdef ENGINE_SANITIZED
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 namespace fs = std::filesystem;
 using data::TempDir;
