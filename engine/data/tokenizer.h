@@ -49,7 +49,7 @@ class Tokenizer {
 
   virtual std::int64_t vocab_size() const = 0;  // unpadded, with the end of document
   virtual std::int32_t end_of_document() const = 0;
-  // What the files beside the tokenizer call eos_token: in models for chats the end of a turn, else mostly that of a document.
+  // The token that the files beside the tokenizer call eos_token. In models for chats it ends a turn, in others mostly a document.
   virtual std::optional<std::int32_t> end_of_turn() const { return std::nullopt; }
   // The token that stands in front of a document, if the tokenizer has one; no text becomes it.
   virtual std::optional<std::int32_t> beginning_of_document() const { return std::nullopt; }

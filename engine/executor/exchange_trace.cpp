@@ -14,7 +14,8 @@ std::span<std::byte> BytesOf(const backend::TensorView& view) {
   return {view.as<std::byte>(), static_cast<std::size_t>(view.shape.elements() * SizeOf(view.dtype))};
 }
 
-// Of a buffer that is cut into one part for each member: this rank's, which alone counts before all are gathered, and of a sum that is scattered.
+// This rank's part of a buffer that is cut into one part for each member. It alone counts in what an all-gather reads and in what a
+// reduce-scatter makes.
 std::span<std::byte> OwnPart(const backend::TensorView& view, const backend::CollectiveArgs& args) {
   const auto members = static_cast<std::int64_t>(args.group.size());
   const std::int64_t elements = view.shape.elements();

@@ -1,5 +1,5 @@
-// What a rank gives to other ranks and gets from them, as hashes in the order of its program. The same program on the same numbers leaves the
-// same, so where two runs of an iteration differ, each rank's first difference says on which side the fault was: a rank that gave
+// Hashes of all bytes that a rank gives to other ranks and gets from them, in the order of its program. The same program on the same numbers leaves the
+// same hashes, so where two runs of an iteration differ, each rank's first difference says on which side the fault was: a rank that gave
 // other bits, though it had got the same till then, computed or stored something wrong.
 #pragma once
 
@@ -60,7 +60,7 @@ class TracingCommunicator final : public backend::Communicator {
  private:
   class Traced;
   std::int32_t AddName(std::string name);
-  // Of a transfer, when it is first met.
+  // The number of a transfer's name, which is made when the transfer is first met.
   std::int32_t NameOfTransfer(std::int64_t peer, std::int32_t channel, bool got);
   void Note(std::span<const std::byte> bytes, std::int32_t exchange, bool got);
   void NoteGot(std::span<std::byte> bytes, DType dtype, std::int32_t exchange);

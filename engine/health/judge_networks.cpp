@@ -207,7 +207,7 @@ class Judgement {
     }
   }
 
-  // Those that NCCL meets at, and sends through where it has nothing better.
+  // The interfaces at which NCCL's ranks meet, and through which they send where there is nothing better.
   std::vector<NetworkInterface> Taken() const {
     const std::string family = ValueOf(settings_, "NCCL_SOCKET_FAMILY");
     const auto by = [&](std::string_view list) {

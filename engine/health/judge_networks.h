@@ -15,7 +15,7 @@ namespace engine::health {
 // but those; "mlx5_0:1" that port of it. `port` −1: of no port.
 bool TakenByList(std::string_view list, std::string_view name, int port);
 
-// What a run on several hosts needs of the networks; all 0 where nobody has said.
+// The needs of a run on several hosts. Each is 0 or empty where no recipe says it.
 struct NetworkNeeds {
   std::int64_t hosts = 0;
   std::string network = {};  // launch.network

@@ -15,6 +15,7 @@
 #include "engine/train/model_evaluation.h"
 #include "tests/hf/oracle_case.h"
 #include "tests/hf/sanitized.h"
+#include "tests/hf/word_tokenizer.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::hf::testing {
@@ -24,28 +25,6 @@ namespace fs = std::filesystem;
 using data::TempDir;
 using train::testing::Contains;
 using train::testing::CpuDevice;
-
-// A tokenizer.json of words w0, w1, …, of which the last token, </s>, ends a document.
-std::string WordTokenizer(std::int64_t tokens) {
-  nlohmann::json vocab;
-  for (std::int64_t w = 0; w + 1 < tokens; ++w) vocab["w" + std::to_string(w)] = w;
-  vocab["</s>"] = tokens - 1;
-  return nlohmann::json{{"version", "1.0"},
-                        {"added_tokens",
-                         {{{"id", tokens - 1},
-                           {"content", "</s>"},
-                           {"special", true},
-                           {"single_word", false},
-                           {"lstrip", false},
-                           {"rstrip", false},
-                           {"normalized", false}}}},
-                        {"normalizer", nullptr},
-                        {"pre_tokenizer", {{"type", "Whitespace"}}},
-                        {"post_processor", nullptr},
-                        {"decoder", nullptr},
-                        {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "w0"}}}}
-      .dump();
-}
 
 // A case of the oracle as a folder with a tokenizer.
 void WriteFolder(const std::string& folder, const std::string& name, bool bfloat16 = false) {

@@ -21,6 +21,7 @@
 #include "engine/train/hf_import.h"
 #include "tests/hf/oracle_case.h"
 #include "tests/hf/sanitized.h"
+#include "tests/hf/word_tokenizer.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::hf::testing {
@@ -292,24 +293,7 @@ TEST_CASE("an imported run names the folder's tokenizer, where that can be its m
   CHECK(Contains(why, "has no tokenizer: no tokenizer.json"));
   // Words, of which the last ends a document.
   const auto write = [&](std::int64_t words) {
-    nlohmann::json vocab;
-    for (std::int64_t w = 0; w + 1 < words; ++w) vocab["w" + std::to_string(w)] = w;
-    vocab["</s>"] = words - 1;
-    const nlohmann::json file = {{"version", "1.0"},
-                                 {"added_tokens",
-                                  {{{"id", words - 1},
-                                    {"content", "</s>"},
-                                    {"special", true},
-                                    {"single_word", false},
-                                    {"lstrip", false},
-                                    {"rstrip", false},
-                                    {"normalized", false}}}},
-                                 {"normalizer", nullptr},
-                                 {"pre_tokenizer", {{"type", "Whitespace"}}},
-                                 {"post_processor", nullptr},
-                                 {"decoder", nullptr},
-                                 {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "w0"}}}};
-    std::ofstream(folder / "model" + "/tokenizer.json") << file.dump();
+    std::ofstream(folder / "model" + "/tokenizer.json") << WordTokenizer(words);
   };
   write(rows);
   const auto [own, next] = import("run");

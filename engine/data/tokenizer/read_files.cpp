@@ -113,7 +113,7 @@ absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
       ShownPath(folder));
 }
 
-// What the files beside a tokenizer say of a special token.
+// A special token as the files beside a tokenizer name it.
 struct Named {
   std::int32_t id = kNoToken;
   std::string from;       // "bos_token of tokenizer_config.json"
@@ -203,7 +203,7 @@ void FindBeginningOfDocument(const std::string& folder, Description* description
   description->beginning_of_document_from = std::move(from);
 }
 
-// Of a file with a mistake nothing is taken: those who need no such token are not asked.
+// A file with a mistake names no token here, and is no error: not everybody needs the token.
 void FindEndOfTurn(const std::string& folder, Description* description) {
   const absl::StatusOr<Named> named = NamedToken(folder, "eos_token", *description);
   if (named.ok() && named->id != kNoToken) description->end_of_turn = named->id;
