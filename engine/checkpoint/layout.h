@@ -27,7 +27,7 @@ inline constexpr int kRanksInFolder = 1000;  // many file systems are slow with 
 std::string IterationName(std::int64_t iteration);                           // "iteration_0000100"
 std::optional<std::int64_t> ParseIterationName(std::string_view name);       // only names IterationName gives
 std::string IterationPath(const std::string& root, std::int64_t iteration);  // ROOT/iteration_0000100
-std::string ShardName(int rank);          // "rank_00000.h5", "ranks_001/rank_01000.h5"
+std::string ShardName(int rank);                            // "rank_00000.h5", "ranks_001/rank_01000.h5"
 std::optional<int> RankOfShardName(std::string_view name);  // only names ShardName gives
 std::string DatasetName(const std::string& tensor, const Box& box);  // "adam.m/layers.0.x@0,128"
 std::string JoinPath(const std::string& folder, std::string_view name);

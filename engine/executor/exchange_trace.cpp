@@ -111,7 +111,7 @@ void TracingCommunicator::Note(std::span<const std::byte> bytes, std::int32_t ex
 }
 
 void TracingCommunicator::NoteGot(std::span<std::byte> bytes, DType dtype, std::int32_t exchange) {
-  if (spoil_ && !bytes.empty()) std::exchange(spoil_, nullptr)(bytes, dtype);
+  if (spoil_ && !bytes.empty() && spoil_(bytes, dtype)) spoil_ = nullptr;
   Note(bytes, exchange, /*got=*/true);
 }
 

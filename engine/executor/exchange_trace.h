@@ -53,8 +53,9 @@ class TracingCommunicator final : public backend::Communicator {
     return names_[static_cast<std::size_t>(exchange)];
   }
 
-  // For faults that are made on purpose: what this rank gets next, as if it had been altered on its way.
-  using Spoil = std::function<void(std::span<std::byte> bytes, DType dtype)>;
+  // For faults that are made on purpose: what this rank gets next, as if it had been altered on its way. False: it was left as it was,
+  // and what comes then is offered.
+  using Spoil = std::function<bool(std::span<std::byte> bytes, DType dtype)>;
   void SpoilNext(Spoil spoil) { spoil_ = std::move(spoil); }
 
  private:

@@ -85,13 +85,13 @@ class Roster {
   const Options options_;
   std::unique_ptr<RosterLeader> leader_;  // of the thread; null: another host leads
   Endpoint leads_at_;
-  Descriptor successor_listener_;           // where this host would
+  Descriptor successor_listener_;  // where this host would
   std::string successor_at_;
   const Descriptor wake_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::map<std::int64_t, Endpoint> hosts_;  // those that are here, with where they would lead; only the thread writes it
-  Descriptor ranks_listener_;  // of rank 0 of the next attempt, should it be here
+  std::map<std::int64_t, Endpoint> hosts_;  // that are here, with where they would lead; the thread writes it
+  Descriptor ranks_listener_;               // of rank 0 of the next attempt, should it be here
   std::string ranks_at_;
   std::int64_t generation_ = 0, node_ = -1;  // of the attempt that this host knows last
   AttemptSize size_;                         // of it

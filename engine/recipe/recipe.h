@@ -273,7 +273,7 @@ struct Guard {
   std::int64_t max_skips = 100;              // updates in a row; 0: any number
   std::vector<std::string> skip_iterations;  // left out from the beginning: "350", "101-120"
   bool rerun = false;  // a bad iteration is trained a second time before anything is done about it
-  bool trace = false;              // with rerun: all that ranks exchange is hashed, and compared
+  bool trace = false;  // with rerun: all that ranks exchange is hashed, and compared
   std::int64_t hash_interval = 0;  // iterations between comparisons of the ranks' copies of weights; 0: never
 
   // Whether an iteration may be judged bad and not end the run at once.

@@ -96,12 +96,6 @@ void TracesAreCompared(const RuleContext& c) {
             "GPUs exchange beside the host, which cannot hash what they do: on the CPU alone so far",
             "guard.trace = false");
   }
-  if (c.recipe.parallelism.ep > 1) {
-    c.Error({"guard.trace", "parallelism.ep"},
-            "rows of experts that ranks exchange cannot be hashed, as behind the last one there is whatever "
-            "was there before",
-            "ep = 1, or guard.trace = false");
-  }
 }
 
 }  // namespace
@@ -111,7 +105,7 @@ std::vector<Rule> GuardRules() {
       {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "checkpoint.interval"},
        GoingBackHasCheckpoints},
       {{"guard.rerun", "precision.deterministic", "cluster.device"}, RerunsRepeatTheirBits},
-      {{"guard.trace", "guard.rerun", "cluster.device", "parallelism.ep"}, TracesAreCompared},
+      {{"guard.trace", "guard.rerun", "cluster.device"}, TracesAreCompared},
       {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "guard.rewind_iterations", "checkpoint"},
        KeptCheckpointsReachBack},
       {{"guard.on_spike", "guard.spike_window", "checkpoint.memory"}, WindowsBesideCopiesAreShort},

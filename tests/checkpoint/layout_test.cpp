@@ -17,7 +17,8 @@ TEST_CASE("names and back") {
   CHECK(ShardName(3) == "rank_00003.h5");
   CHECK(ShardName(999) == "rank_00999.h5");
   CHECK(ShardName(123456) == "ranks_123/rank_123456.h5");
-  for (int rank : {0, 3, 999, 1000, 1999, 100000, kMostRanks - 1}) CHECK(RankOfShardName(ShardName(rank)) == rank);
+  for (int rank : {0, 3, 999, 1000, 1999, 100000, kMostRanks - 1})
+    CHECK(RankOfShardName(ShardName(rank)) == rank);
   for (const char* bad : {"rank_3.h5", "../rank_00003.h5", "rank_00003.h5/..", "rank_00003", "index.h5",
                           "rank_01000.h5", "ranks_001/rank_00999.h5", "ranks_002/rank_01000.h5",
                           "/rank_00003.h5", "ranks_001/../rank_01000.h5", ""}) {

@@ -13,7 +13,7 @@ tested: `Server.faults` is a list of dicts, each with
            cut      sends `bytes` of the body, then closes the connection in good order
            short    says and sends `bytes` less than there are           long   says 10 bytes more than there are
            stall    sends `bytes` of the body, and then nothing for `seconds`
-           together waits, 5 s at most for all requests, until `count` of them have been under way at once
+           together waits, MOST_HELD at most for all requests, until `count` of them have been under way at once
            whole    knows no ranges                                       shift  gives the range one byte too far on
            change   puts `bytes` more in the object first, so that it has another ETag
            lose     does what was asked, then resets the connection before the answer
@@ -41,6 +41,7 @@ from xml.sax.saxutils import escape
 
 KEY_ID, SECRET, REGION = "AKIDTEST", "secret/with+signs=", "test-region-1"
 LEAST_PART = 5 << 20
+MOST_HELD = 30  # seconds
 
 
 def hmac_sha256(key, text):
@@ -68,7 +69,7 @@ class Server:
         self.list_page = 1000
         self.delay = 0  # seconds before each answer
         self.rate = 0  # bytes a second of a body that is sent here, over each connection; 0: as fast as they come
-        self.who = None  # a function of a client's address, whose answer is logged with its requests
+        self.who = None  # a function of the ports of client and server, whose answer is logged with the requests
         self.lock = threading.RLock()
         handler = type("Bound", (Handler,), {"store": self})
         self.http = Quiet(("127.0.0.1", 0), handler)
@@ -95,7 +96,7 @@ class Server:
             return self.objects[name][1]
 
     def wait_for_others(self, fault):
-        end = fault.setdefault("end", time.monotonic() + 5)
+        end = fault.setdefault("end", time.monotonic() + MOST_HELD)
         while self.most_busy < fault["count"] and time.monotonic() < end:
             time.sleep(0.001)
 
@@ -195,7 +196,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             store.most_busy = max(store.most_busy, store.busy)
             store.log.append({"method": self.command, "path": self.path, "range": self.headers.get("Range"),
                               "if_match": self.headers.get("If-Match"), "bytes": len(body),
-                              "by": store.who(self.client_address) if store.who else None})
+                              "by": store.who(self.client_address[1], store.port) if store.who else None})
         try:
             time.sleep(store.delay)
             self.fault = store.fault_for(self.command, self.path)

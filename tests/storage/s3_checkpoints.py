@@ -206,7 +206,7 @@ def beside(runs):
     runs.fail({"method": "PUT", "path": "beside/iteration_0000004/manifest", "do": "together", "count": 1 << 30})
     metrics = runs.folder / "beside/metrics.jsonl"
 
-    def let_go():  # the server waits until then, or 5 s
+    def let_go():  # the server waits until then
         while not (metrics.exists() and '"iteration":7' in metrics.read_text()):
             time.sleep(0.01)
         runs.server.most_busy = 1 << 30

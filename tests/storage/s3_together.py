@@ -28,10 +28,10 @@ FAULTS = ("--set", "debug.faults=true")
 WHOLE = [f"rank_{rank:05}.h5" for rank in range(4)]
 
 
-def rank_of(address):
-    """(rank, process id) of the process of this machine that has the other end of the connection."""
+def rank_of(client, server):
+    """(rank, process id) of the process of this machine that has the client's end of the connection between these ports."""
     for _ in range(20):  # a list of the system's that changes while it is read may lack a line
-        if found := look_for(f":{address[1]:04X}"):
+        if found := look_for(f":{client:04X}", f":{server:04X}"):
             return found
     return None
 
@@ -47,10 +47,11 @@ def holds(folder, socket):
     return False
 
 
-def look_for(port):
+def look_for(client, server):
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if fields[1].endswith(port):  # its own port
+        # Connections with other servers may have the same port, those too that have ended a minute ago.
+        if fields[1].endswith(client) and fields[2].endswith(server):
             socket = f"socket:[{fields[9]}]"
             break
     else:
@@ -92,7 +93,7 @@ def refuse(path, times=1, **more):
 
 
 def hold(runs, path, act, method="PUT", times=1):
-    """Requests of this path wait until `act` is done, 5 s at most."""
+    """Requests of this path wait until `act` is done, or as long as the server holds them."""
     runs.server.most_busy = 0
     runs.fail({"method": method, "path": path, "do": "together", "count": 1 << 30, "times": times})
     fault = runs.server.faults[-1]

@@ -8,6 +8,7 @@
 #include "engine/train/fault.h"
 #include "engine/train/outcome.h"
 #include "tests/train/run_testing.h"
+#include "tests/train/text_testing.h"
 
 namespace engine::train::testing {
 namespace {
@@ -35,6 +36,7 @@ struct Layout {
   std::vector<std::string> sets;
   std::int64_t ranks = 2;
   std::int64_t stages = 1;
+  bool experts = false;  // Mixtral's steps, else a dense model
 
   // A parameter that the rank has, and of which every element counts.
   std::string TensorOf(std::int64_t rank) const {
@@ -52,6 +54,16 @@ const std::vector<Layout>& Layouts() {
       {.sets = {"parallelism.pp=2"}, .stages = 2},
       {.sets = {"parallelism.dp=2", "parallelism.pp=2"}, .ranks = 4, .stages = 2},
       {.sets = {"parallelism.dp=2", "parallelism.tp=2"}, .ranks = 4},
+      {.sets = {"parallelism.ep=2"}, .experts = true},
+      {.sets = {"parallelism.ep=2", "parallelism.expert_rows=256"}, .experts = true},
+      {.sets = {"parallelism.ep=2", "parallelism.dp=2", "parallelism.zero_stage=1"},
+       .ranks = 4,
+       .experts = true},
+      {.sets = {"parallelism.ep=2", "parallelism.tp=2"}, .ranks = 4, .experts = true},
+      {.sets = {"parallelism.ep=2", "parallelism.tp=2", "parallelism.expert_tp=1"},
+       .ranks = 4,
+       .experts = true},
+      {.sets = {"parallelism.ep=2", "parallelism.pp=2"}, .ranks = 4, .stages = 2, .experts = true},
   };
   return layouts;
 }
@@ -74,13 +86,29 @@ class TracedFolder : public TempDir {
                                      "checkpoint.interval=4", "guard.rerun=true",
                                      "guard.trace=true",      "debug.faults=true"};
     sets.insert(sets.end(), layout.sets.begin(), layout.sets.end());
-    const recipe::Recipe recipe = RunRecipe(*this, sets);
+    const recipe::Recipe recipe = layout.experts ? ExpertRecipe(sets) : RunRecipe(*this, sets);
     std::filesystem::remove_all(*this / "run");
     RunOptions options{.out = *this / "run"};
     const absl::StatusOr<Fault> parsed = ParseFault(fault);
     REQUIRE_MESSAGE(parsed.ok(), Message(parsed.status()));
     options.faults = {*parsed};
     return RunCaught(recipe, options);
+  }
+
+  recipe::Recipe ExpertRecipe(const std::vector<std::string>& sets) const {
+    std::vector<std::string> all = {
+        "model.dims={ D = 32, L = 4, H = 4, K = 2, E = 8, F = 12, X = 8, T = 2, V = 300 }",
+        "model.vocab_multiple=16",
+        "model.init_std=0.1",
+        "data.paths=[\"" + *this / "text" + "\"]",
+        "data.split=\"8,2,0\"",
+        "data.sequence_length=16",
+        "optimizer.learning_rate=1e-2",
+        "schedule.kind=constant",
+        "training.global_batch=8",
+        "logging.interval=1000"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    return Loaded(model::Load(ENGINE_SOURCE_DIR "/configs/blocks/mixtral.toml", {.sets = all, .root = ""}));
   }
 };
 
