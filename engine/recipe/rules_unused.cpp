@@ -40,6 +40,9 @@ const std::vector<Reader>& Readers() {
       {[](const Recipe& r) { return r.recompute.granularity == "selective"; },
        "recompute.granularity is not \"selective\"",
        {"recompute.modules"}},
+      {[](const Recipe& r) { return r.evaluation.interval > 0; },
+       "evaluation.interval is 0, so nothing is evaluated",
+       {"evaluation.iterations", "evaluation.tasks"}},
       {[](const Recipe& r) { return !r.training.weights_from.empty(); },
        "training.weights_from names no weights",
        {"training.weights_match"}},
@@ -76,6 +79,7 @@ std::vector<std::string> AllKeys() {
   std::vector<std::string> keys = {"guard",
                                    "schedule.kind",
                                    "checkpoint.memory",
+                                   "evaluation.interval",
                                    "recompute.granularity",
                                    "training.weights_from",
                                    "data.tokenizer.kind"};

@@ -234,6 +234,16 @@ TEST_CASE("keys of a sink that is not named are noted, and none of one that is")
   CHECK(used.diagnostics.empty());
 }
 
+TEST_CASE("what evaluations are to be is noted where there are none") {
+  const LoadResult unused = LoadBase({"evaluation.interval=0", "evaluation.iterations=5"});
+  CHECK(unused.ok());
+  REQUIRE(unused.diagnostics.size() == 1);
+  CHECK(Format(unused.diagnostics[0])
+            .starts_with("--set:2:25: note: evaluation.iterations is not used: evaluation.interval is 0, so "
+                         "nothing is evaluated\n"));
+  CHECK(LoadBase({"evaluation.interval=2", "evaluation.iterations=5"}).diagnostics.empty());
+}
+
 TEST_CASE("an interval of sinks is noted where no sink that is named has one") {
   const LoadResult unused =
       LoadBase({"logging.sinks=[\"prometheus\"]", "logging.prometheus.port=9400", "logging.sink_interval=5"});
