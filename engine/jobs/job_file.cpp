@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "engine/base/status.h"
@@ -35,9 +36,11 @@ absl::Status ErrorOf(const Recipe& recipe, const char* key, std::string message,
   return absl::InvalidArgumentError(text);
 }
 
+// The longest name of a job. A JobSet's pod is called NAME-node-0-12345-abcde, and JobSet refuses names of more than 63 characters.
+constexpr std::size_t kMostOfName = 44;
+
 // A name as objects of Kubernetes have them, and hosts: of a recipe's file name, what of it such names may have.
 std::string NameFrom(const std::string& file) {
-  constexpr std::size_t kMost = 50;
   std::string name;
   for (const char c : std::filesystem::path(file).stem().string()) {
     const auto byte = static_cast<unsigned char>(c);
@@ -49,7 +52,7 @@ std::string NameFrom(const std::string& file) {
       name += '-';
     }
   }
-  name.resize(std::min(name.size(), kMost));
+  name.resize(std::min(name.size(), kMostOfName));
   while (name.ends_with('-')) name.pop_back();
   return name;
 }
@@ -109,13 +112,72 @@ absl::Status CheckRestarts(const Recipe& recipe, const Job& job, const std::stri
   return absl::OkStatus();
 }
 
-absl::Status CheckKubernetes(const Recipe& recipe) {
-  const recipe::Launch& launch = recipe.launch;
-  if (launch.image.empty()) {
-    return ErrorOf(
-        recipe, "launch.image", "launch.image is empty, and a pod runs a container's image",
-        "image = \"registry.example.com/engine:1\", made by tools/Dockerfile (docs/kubernetes.md)");
+// Whether Kubernetes takes it as the name of an object: labels as hosts' names have them, between dots.
+bool IsObjectName(const std::string& text, std::size_t most) {
+  const auto is_inner = [](char c) { return ('a' <= c && c <= 'z') || ('0' <= c && c <= '9'); };
+  bool begins = true;  // a label begins
+  for (const char c : text) {
+    const bool fits = is_inner(c) || (!begins && (c == '-' || c == '.'));
+    if (!fits) return false;
+    begins = c == '.';
   }
+  return !begins && is_inner(text.back()) && text.size() <= most && text.find("-.") == std::string::npos;
+}
+
+absl::Status CheckNames(const Recipe& recipe, const std::string& scheduler) {
+  const recipe::Launch& launch = recipe.launch;
+  constexpr std::size_t kLabel = 63, kName = 253;
+  const std::size_t most_of_priority = scheduler == "hyperpod" ? kLabel : kName;
+  const struct {
+    const char* key;
+    const std::string& name;
+    bool needed, dots;
+    std::size_t most;
+  } names[] = {{"launch.kubernetes_namespace", launch.kubernetes_namespace, false, false, kLabel},
+               {"launch.queue", launch.queue, false, true, kLabel},
+               {"launch.priority", launch.priority, false, true, most_of_priority},
+               {"launch.token_secret", launch.token_secret, true, true, kName}};
+  for (const auto& [key, name, needed, dots, most] : names) {
+    if (name.empty() && !needed) continue;
+    if (IsObjectName(name, most) && (dots || name.find('.') == std::string::npos)) continue;
+    return ErrorOf(
+        recipe, key,
+        fmt::format("{} '{}' is no name that Kubernetes takes: small letters, digits{} and hyphens "
+                    "between them, at most {}",
+                    key, name, dots ? ", dots" : "", most),
+        "");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVolumes(const Recipe& recipe, const std::string& scheduler) {
+  std::set<std::string> claims, places = {"/dev/shm"};
+  for (const std::string& volume : recipe.launch.volumes) {
+    const std::size_t colon = std::min(volume.find(':'), volume.size());
+    const std::string claim = volume.substr(0, colon);
+    const std::string place = volume.substr(std::min(colon + 1, volume.size()));
+    if (!IsObjectName(claim, 253) || !place.starts_with('/') || place.find(':') != std::string::npos) {
+      return ErrorOf(
+          recipe, "launch.volumes",
+          fmt::format("launch.volumes has '{}', which is not a claim and where it is mounted", volume),
+          "volumes = [\"fsx-claim:/fsx\"]");
+    }
+    if (!places.insert(place).second) {
+      return ErrorOf(recipe, "launch.volumes",
+                     fmt::format("launch.volumes has '{}', and something else is mounted there", volume), "");
+    }
+    if (!claims.insert(claim).second && scheduler == "trainjob") {
+      return ErrorOf(
+          recipe, "launch.volumes",
+          fmt::format("launch.volumes mounts {} twice, and a TrainJob mounts a volume at one place", claim),
+          "one place from which the rest is reached, or another scheduler");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNetwork(const Recipe& recipe) {
+  const recipe::Launch& launch = recipe.launch;
   if (launch.network == "efa" && launch.host_memory_bytes == 0) {
     return ErrorOf(recipe, "launch.host_memory_bytes",
                    "launch.host_memory_bytes is 0, and Kubernetes takes a pod with the large pages of efa "
@@ -123,23 +185,44 @@ absl::Status CheckKubernetes(const Recipe& recipe) {
                    "memory as well",
                    "host_memory_bytes = \"1000GiB\"");
   }
-  for (const std::string& volume : launch.volumes) {
-    const std::size_t colon = volume.find(':');
-    const bool is_claim = colon != std::string::npos && colon > 0 && volume[colon + 1] == '/' &&
-                          volume.find(':', colon + 1) == std::string::npos;
-    if (is_claim) continue;
-    return ErrorOf(
-        recipe, "launch.volumes",
-        fmt::format("launch.volumes has '{}', which is not a claim and where it is mounted", volume),
-        "volumes = [\"fsx-claim:/fsx\"]");
-  }
-  if (launch.network_devices > 0 && launch.network == "infiniband" && launch.network_resource.empty()) {
+  if (launch.network_devices == 0) return absl::OkStatus();
+  const std::string& name = launch.network_resource;
+  const char* const hint =
+      "network_resource = what `kubectl describe node` calls them, as in \"rdma/hca_shared_devices_a\"";
+  if (name.empty()) {
+    if (launch.network == "efa") return absl::OkStatus();
     return ErrorOf(
         recipe, "launch.network_devices",
-        fmt::format("{} InfiniBand devices of a node are asked for, under no name", launch.network_devices),
-        "network_resource = what `kubectl describe node` calls them, as in \"rdma/hca_shared_devices_a\"");
+        fmt::format("{} network devices of a node are asked for, under no name", launch.network_devices),
+        hint);
+  }
+  const std::size_t slash = std::min(name.find('/'), name.size());
+  const auto is_inner = [](unsigned char c) { return c < 0x80 && std::isalnum(c) != 0; };
+  const auto fits = [&](char c) { return is_inner(c) || c == '-' || c == '_' || c == '.'; };
+  const std::string device = name.substr(std::min(slash + 1, name.size()));
+  if (!IsObjectName(name.substr(0, slash), 253) || device.empty() || device.size() > 63 ||
+      !std::all_of(device.begin(), device.end(), fits) || !is_inner(device.front()) ||
+      !is_inner(device.back())) {
+    return ErrorOf(
+        recipe, "launch.network_resource",
+        fmt::format("launch.network_resource '{}' is no name of a resource, which is DOMAIN/NAME", name),
+        hint);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckKubernetes(const Recipe& recipe, const std::string& scheduler) {
+  const std::string& image = recipe.launch.image;
+  if (image.empty() || image.find_first_of(" \t\n") != std::string::npos) {
+    return ErrorOf(
+        recipe, "launch.image",
+        image.empty() ? "launch.image is empty, and a pod runs a container's image"
+                      : fmt::format("launch.image '{}' has a space, and no image's name has", image),
+        "image = \"registry.example.com/engine:1\", made by tools/Dockerfile (docs/kubernetes.md)");
+  }
+  RETURN_IF_ERROR(CheckNames(recipe, scheduler));
+  RETURN_IF_ERROR(CheckVolumes(recipe, scheduler));
+  return CheckNetwork(recipe);
 }
 
 }  // namespace
@@ -169,8 +252,8 @@ absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
   if (job.name != NameFrom(job.name)) {
     return ErrorOf(recipe, "launch.name",
                    fmt::format("launch.name '{}' is no name of a job: small letters, digits and hyphens, a "
-                               "letter first, at most 50",
-                               job.name),
+                               "letter first, at most {}",
+                               job.name, kMostOfName),
                    fmt::format("name = \"{}\"", NameFrom(job.name)));
   }
   job.recipe = launch.recipe.empty() ? recipe.path : launch.recipe;
@@ -201,7 +284,7 @@ absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
                                launch.time_limit_s),
                    "");
   }
-  if (scheduler != "slurm") RETURN_IF_ERROR(CheckKubernetes(recipe));
+  if (scheduler != "slurm") RETURN_IF_ERROR(CheckKubernetes(recipe, scheduler));
   return job;
 }
 
@@ -234,7 +317,7 @@ std::string Summary(const Recipe& recipe, const Job& job, const std::string& sch
                                            : fmt::format("start again in the job, up to {}",
                                                          recipe::Counted(job.max_restarts, "time")));
   line("goes on with", job.min_nodes == 0 ? "" : fmt::format("{} nodes at least", job.min_nodes));
-  line("time limit", launch.time_limit_s == 0 || by_runtime ? "" : fmt::format("{} s", launch.time_limit_s));
+  line("time limit", launch.time_limit_s == 0 ? "" : fmt::format("{} s", launch.time_limit_s));
   line("time to save", by_runtime ? "" : fmt::format("{} s", launch.grace_period_s));
   line("starts again", by_runtime ? "" : fmt::format("up to {}", recipe::Counted(launch.retries, "time")));
   text += fmt::format("Ask the scheduler itself, of the file: {}\n",

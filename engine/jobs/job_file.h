@@ -41,8 +41,8 @@ struct Job {
 };
 
 // Errors, located in the recipe where it can say more: a world that does not fill whole nodes, a job without a name that the scheduler
-// takes, Kubernetes without an image, volumes that are not CLAIM:/PATH, network devices without a name, spares that nothing starts or that
-// are too many, fewer nodes than more than half.
+// takes, Kubernetes without an image, names that it refuses, volumes that are not CLAIM:/PATH or that meet at one place, network devices
+// without a name, spares that nothing starts or that are too many, fewer nodes than more than half.
 absl::StatusOr<Job> JobOf(const recipe::Recipe& recipe, const std::string& scheduler);
 
 // The text of the file. Sources of the formats: docs/launch.md.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -27,7 +29,10 @@ class Writer {
 
   Json PyTorchJob(bool hyperpod) const {
     Json pod = PodSpec("pytorch", {launch_.command}, RunArguments());  // the operator looks for this name
-    if (hyperpod) pod["nodeSelector"] = {{"sagemaker.amazonaws.com/node-health-status", "Schedulable"}};
+    if (hyperpod) {
+      pod["nodeSelector"] = {{"sagemaker.amazonaws.com/node-health-status", "Schedulable"}};
+      pod.erase("priorityClassName");
+    }
     const auto replicas = [&](std::int64_t count) {
       // ExitCode: codes from 128 on are tried again, others are not.
       return Json{{"replicas", count},
@@ -36,16 +41,20 @@ class Writer {
     };
     Json object = Head("kubeflow.org/v1", "PyTorchJob");
     if (hyperpod) {
+      // HyperPod's priorities are workload priority classes of Kueue, which pods do not know.
+      if (!launch_.priority.empty())
+        object["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = launch_.priority;
       object["metadata"]["annotations"] = {
           {"sagemaker.amazonaws.com/enable-job-auto-resume", launch_.retries > 0 ? "true" : "false"},
           {"sagemaker.amazonaws.com/job-max-retry-count", fmt::format("{}", launch_.retries)}};
     }
-    // OnFailure counts the restarts of all pods together. Without nprocPerNode, WORLD_SIZE counts pods, as the program's --nodes does.
-    object["spec"] = {
-        {"runPolicy",
-         WithDeadline({{"cleanPodPolicy", "None"},
-                       {"backoffLimit", hyperpod ? launch_.retries * job_.all_nodes() : launch_.retries}})},
-        {"pytorchReplicaSpecs", {{"Master", replicas(1)}}}};
+    // OnFailure counts the restarts of all pods together, in 32 bits. Without nprocPerNode, WORLD_SIZE counts pods, as the program's
+    // --nodes does.
+    constexpr std::int64_t kMostRestarts = std::numeric_limits<std::int32_t>::max();
+    const std::int64_t restarts =
+        hyperpod ? std::min(launch_.retries * job_.all_nodes(), kMostRestarts) : launch_.retries;
+    object["spec"] = {{"runPolicy", WithDeadline({{"cleanPodPolicy", "None"}, {"backoffLimit", restarts}})},
+                      {"pytorchReplicaSpecs", {{"Master", replicas(1)}}}};
     if (job_.all_nodes() > 1)
       object["spec"]["pytorchReplicaSpecs"]["Worker"] = replicas(job_.all_nodes() - 1);
     return object;
@@ -58,17 +67,21 @@ class Writer {
     pod["restartPolicy"] = "Never";
     pod["containers"][0]["env"].push_back(
         {{"name", "ENGINE_COORDINATOR"}, {"value", fmt::format("{0}-node-0-0.{0}:{1}", job_.name, kPort)}});
-    Json spec = {
-        {"parallelism", job_.all_nodes()},
-        {"completions", job_.all_nodes()},
-        {"completionMode", "Indexed"},
-        {"backoffLimit", 0},
-        {"podFailurePolicy",
-         {{"rules",
-           Json::array({{{"action", "FailJob"},
-                         {"onExitCodes",
-                          {{"containerName", "engine"}, {"operator", "In"}, {"values", {1, 2, 17}}}}}})}}},
-        {"template", {{"spec", pod}}}};
+    Json rules = Json::array(
+        {{{"action", "FailJob"},
+          {"onExitCodes", {{"containerName", "engine"}, {"operator", "In"}, {"values", {1, 2, 17}}}}}});
+    // A pod that is lost with its node is made anew by itself where the run goes on meanwhile.
+    if (job_.outlives_nodes()) {
+      rules.push_back(
+          {{"action", "Ignore"},
+           {"onPodConditions", Json::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}});
+    }
+    Json spec = {{"parallelism", job_.all_nodes()},
+                 {"completions", job_.all_nodes()},
+                 {"completionMode", "Indexed"},
+                 {"backoffLimit", 0},
+                 {"podFailurePolicy", {{"rules", rules}}},
+                 {"template", {{"spec", pod}}}};
     if (launch_.time_limit_s > 0) spec["activeDeadlineSeconds"] = launch_.time_limit_s;
     Json object = Head("jobset.x-k8s.io/v1alpha2", "JobSet");
     object["spec"] = {{"network", {{"enableDNSHostnames", true}, {"publishNotReadyAddresses", true}}},
@@ -83,7 +96,7 @@ class Writer {
     return object;
   }
 
-  // What a TrainJob may not say, its runtime does: the time to save, and permissions.
+  // What a TrainJob may not say, its runtime does: priority, retries and the time to save.
   Json TrainJob() const {
     Json trainer = {{"image", launch_.image},
                     {"command", {launch_.command}},
@@ -94,15 +107,18 @@ class Writer {
     if (const Json limits = Limits(); !limits.empty()) {
       trainer["resourcesPerNode"] = {{"requests", limits}, {"limits", limits}};
     }
+    Json container = {{"name", "node"}, {"volumeMounts", Mounts()}};
+    if (launch_.network != "none") container["securityContext"] = LockingMemory();
+    const Json pod = {{"volumes", Volumes()}, {"containers", Json::array({container})}};
+    const Json node = {{"name", "node"}, {"template", {{"spec", {{"template", {{"spec", pod}}}}}}}};
     Json object = Head("trainer.kubeflow.org/v1alpha1", "TrainJob");
-    object["spec"] = {
-        {"runtimeRef", {{"name", "torch-distributed"}}},
-        {"trainer", trainer},
-        {"podTemplateOverrides",
-         Json::array({{{"targetJobs", Json::array({{{"name", "node"}}})},
-                       {"spec",
-                        {{"volumes", Volumes()},
-                         {"containers", Json::array({{{"name", "node"}, {"volumeMounts", Mounts()}}})}}}}})}};
+    object["spec"] = WithDeadline(
+        {{"runtimeRef", {{"name", "torch-distributed"}}},
+         {"trainer", trainer},
+         {"runtimePatches",
+          Json::array({{{"manager", "engine/launch"},
+                        {"trainingRuntimeSpec",
+                         {{"template", {{"spec", {{"replicatedJobs", Json::array({node})}}}}}}}}})}});
     return object;
   }
 
@@ -223,6 +239,9 @@ class Writer {
     return mounts;
   }
 
+  // RDMA pins memory.
+  static Json LockingMemory() { return {{"capabilities", {{"add", {"IPC_LOCK"}}}}}; }
+
   // The command is the container's first process, which is the one that gets SIGTERM.
   Json PodSpec(const char* name, const std::vector<std::string>& command,
                const std::vector<std::string>& arguments) const {
@@ -230,7 +249,7 @@ class Writer {
     if (!arguments.empty()) container["args"] = arguments;
     container["env"] = Environment();
     if (const Json limits = Limits(); !limits.empty()) container["resources"] = {{"limits", limits}};
-    if (launch_.network != "none") container["securityContext"] = {{"capabilities", {{"add", {"IPC_LOCK"}}}}};
+    if (launch_.network != "none") container["securityContext"] = LockingMemory();
     container["volumeMounts"] = Mounts();
     Json pod = {{"terminationGracePeriodSeconds", launch_.grace_period_s}};
     if (!launch_.priority.empty()) pod["priorityClassName"] = launch_.priority;

@@ -436,8 +436,8 @@ Rows ClusterRows() {
           .Unit("bytes/s")
           .Doc("Bandwidth between nodes, per device and direction, of the network's data sheet; 0: unknown."),
       FIELD(launch.name)
-          .Pattern("^([a-z]([-a-z0-9]{0,48}[a-z0-9])?)?$")
-          .Doc("Name of the job: small letters, digits and hyphens, at most 50; empty: the recipe's file "
+          .Pattern("^([a-z]([-a-z0-9]{0,42}[a-z0-9])?)?$")
+          .Doc("Name of the job: small letters, digits and hyphens, at most 44; empty: the recipe's file "
                "name, without its ending."),
       FIELD(launch.command).Doc("The program, as the job finds it."),
       FIELD(launch.recipe)

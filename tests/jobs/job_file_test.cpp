@@ -30,13 +30,14 @@ const std::vector<std::string> kTwoNodes = {
     "launch.image=\"registry.example.com/engine:1\"",
     "launch.queue=\"team-a\"",
     "launch.priority=\"high\"",
-    "launch.volumes=[\"fsx-claim:/fsx\",\"data.claim:/data\",\"fsx-claim:/again\"]",
+    "launch.volumes=[\"fsx-claim:/fsx\",\"data.claim:/data\"]",
     "launch.recipe=\"/fsx/it's/r.toml\"",
     "launch.out=\"/fsx/runs/gpt\"",
     "launch.network=\"efa\"",
     "launch.network_devices=32",
     "launch.host_memory_bytes=\"1000GiB\"",
-    "launch.time_limit_s=86400"};
+    "launch.time_limit_s=86400",
+};
 
 recipe::Recipe Load(std::vector<std::string> sets) {
   recipe::LoadOptions options;
@@ -199,6 +200,10 @@ TEST_CASE("jobs: spares, and nodes that the run may go on without, are asked for
   const std::string jobset = FileOf(recipe, "jobset");
   CHECK(holds(jobset, "parallelism: 6\n"));
   CHECK(holds(jobset, "completions: 6\n"));
+  // Without it the job would end with the first pod that is lost, as its backoffLimit is 0.
+  CHECK(holds(jobset,
+              "- action: Ignore\n            onPodConditions:\n            - type: DisruptionTarget\n"
+              "              status: \"True\"\n"));
   CHECK(holds(FileOf(recipe, "trainjob"), "numNodes: 6\n"));
   const absl::StatusOr<Job> job = JobOf(recipe, "slurm");
   REQUIRE(job.ok());
@@ -256,6 +261,62 @@ TEST_CASE("jobs: what a scheduler must know and a recipe does not say is an erro
         std::string::npos);
 }
 
+TEST_CASE("jobs: what Kubernetes or an operator would refuse is an error at its key") {
+  const auto with = [](std::vector<std::string> more) {
+    std::vector<std::string> sets = kTwoNodes;
+    sets.insert(sets.end(), more.begin(), more.end());
+    return sets;
+  };
+  const auto refused = [&](std::vector<std::string> more, const std::string& scheduler, const char* why) {
+    const std::string error = ErrorOf(with(std::move(more)), scheduler);
+    CHECK_MESSAGE(error.find(why) != std::string::npos, error);
+  };
+  refused({"launch.queue=\"team a\""}, "jobset",
+          "launch.queue 'team a' is no name that Kubernetes takes: small letters, digits, dots and hyphens "
+          "between them, at most 63");
+  refused({"launch.queue=\"" + std::string(64, 'q') + "\""}, "jobset", "is no name that Kubernetes takes");
+  refused({"launch.kubernetes_namespace=\"a.b\""}, "mpijob",
+          "launch.kubernetes_namespace 'a.b' is no name that Kubernetes takes: small letters, digits and "
+          "hyphens between them, at most 63");
+  for (const std::string name : {"High", "-high", "high-", "a..b", "a-.b", ".a", "a."})
+    refused({"launch.priority=\"" + name + "\""}, "pytorchjob", "is no name that Kubernetes takes");
+  refused({"launch.token_secret=\"\""}, "trainjob", "launch.token_secret '' is no name");
+  refused({"launch.image=\"a b\""}, "hyperpod", "launch.image 'a b' has a space");
+  CHECK(JobOf(Load(with({"launch.queue=\"GPU_long\""})), "slurm").ok());  // which has other names
+
+  refused({"launch.volumes=[\"Data_1:/x\"]"}, "jobset", "which is not a claim and where it is mounted");
+  refused({"launch.volumes=[\"a:/x\",\"b:/x\"]"}, "jobset",
+          "launch.volumes has 'b:/x', and something else is mounted there");
+  refused({"launch.volumes=[\"a:/dev/shm\"]"}, "jobset", "something else is mounted there");
+  const std::string twice = "launch.volumes=[\"a:/x\",\"a:/y\"]";
+  refused({twice}, "trainjob", "launch.volumes mounts a twice, and a TrainJob mounts a volume at one place");
+  const std::string text = FileOf(Load(with({twice})), "jobset");
+  CHECK_MESSAGE(text.find("claimName: a\n") == text.rfind("claimName: a\n"), text);  // a volume, once
+  CHECK(text.find("mountPath: \"/x\"") != std::string::npos);
+  CHECK(text.find("mountPath: \"/y\"") != std::string::npos);
+
+  for (const std::string name : {"hca", "rdma/", "/hca", "rdma/h ca", "rdma/-hca", "Rdma/hca"}) {
+    refused({"launch.network_resource=\"" + name + "\""}, "jobset",
+            "is no name of a resource, which is DOMAIN/NAME");
+  }
+  refused({"launch.network=\"none\""}, "jobset", "32 network devices of a node are asked for, under no name");
+}
+
+TEST_CASE("jobs: HyperPod's priorities are Kueue's, and its restarts of all nodes stay a number of 32 bits") {
+  std::vector<std::string> sets = kTwoNodes;
+  sets.insert(sets.end(), {"launch.queue=\"\"", "launch.retries=1048576"});
+  const recipe::Recipe recipe = Load(sets);
+  absl::StatusOr<Job> job = JobOf(recipe, "hyperpod");
+  REQUIRE(job.ok());
+  const std::string two = JobFile(recipe, *job, "hyperpod");
+  CHECK_MESSAGE(two.find("  labels:\n    kueue.x-k8s.io/priority-class: high\n") != std::string::npos, two);
+  CHECK(two.find("priorityClassName") == std::string::npos);
+  CHECK(two.find("backoffLimit: 2097152\n") != std::string::npos);
+  job->nodes = 2048;
+  CHECK(JobFile(recipe, *job, "hyperpod").find("backoffLimit: 2147483647\n") != std::string::npos);
+  CHECK(JobFile(recipe, *job, "pytorchjob").find("priorityClassName: high\n") != std::string::npos);
+}
+
 TEST_CASE("jobs: one node, processors alone, and names") {
   const absl::StatusOr<Job> job = JobOf(Load({"parallelism.dp=2", "training.global_batch=8"}), "slurm");
   REQUIRE(job.ok());
@@ -271,6 +332,12 @@ TEST_CASE("jobs: one node, processors alone, and names") {
   CHECK(JobOf(odd, "slurm")->name == "gpt-2-v1");
   odd.path = "/x/42.toml";
   CHECK_FALSE(JobOf(odd, "slurm").ok());
+  // JobSet and Kubernetes make names of it, which may have 63 characters.
+  odd.path = "/x/" + std::string(80, 'a') + ".toml";
+  REQUIRE(JobOf(odd, "slurm").ok());
+  CHECK((JobOf(odd, "slurm")->name + "-node-0-99999-abcde").size() == 63);
+  const std::string longer = ErrorOf({"launch.name=\"" + std::string(45, 'a') + "\""}, "slurm");
+  CHECK_MESSAGE(longer.find("a letter first, at most 44") != std::string::npos, longer);
 }
 
 TEST_CASE("jobs: words of the shell, and YAML") {
