@@ -152,7 +152,7 @@ std::string MeantBy(const std::string& name) {
     const std::string other = known.substr(same);
     for (const auto& [cut_a, cut_b] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 1}, {1, 1}, {2, 2}}) {
       if (rest.size() >= cut_a && other.size() >= cut_b && rest.substr(cut_a) == other.substr(cut_b))
-        return known;
+        return variable;
     }
   }
   return "";
