@@ -239,7 +239,7 @@ TEST_CASE("what evaluations are to be is noted where there are none") {
   CHECK(unused.ok());
   REQUIRE(unused.diagnostics.size() == 1);
   CHECK(Format(unused.diagnostics[0])
-            .starts_with("--set:2:25: note: evaluation.iterations is not used: evaluation.interval is 0, so "
+            .starts_with("--set:2:23: note: evaluation.iterations is not used: evaluation.interval is 0, so "
                          "nothing is evaluated\n"));
   CHECK(LoadBase({"evaluation.interval=2", "evaluation.iterations=5"}).diagnostics.empty());
 }
