@@ -163,7 +163,7 @@ void AddSamplingOptions(CLI::App* command, generate::SamplingOptions* sampling) 
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", sampling->top_k, "Draw among the k likeliest tokens; 0: among all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
       ->capture_default_str();
   command
       ->add_option("--top-p", sampling->top_p,
@@ -198,7 +198,7 @@ void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {
                    "used, and those of generation_config.json, or of conversations the tokenizer's "
                    "eos_token where there are none)")
       ->allow_extra_args(false)
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
       ->type_name("ID");
   CLI::Option* tokens_out =
       command->add_flag("--tokens-out", arguments->ids_out,
