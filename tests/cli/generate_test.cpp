@@ -60,6 +60,21 @@ TEST_CASE("generate: what is refused, and how") {
   CHECK(RunProgram("generate " + folder.path() + " --tokens 0").exit_code == 2);
 }
 
+TEST_CASE("generate: an error behind a prompt that is printed begins a line") {
+  const TinyRun tiny;
+  const ProgramResult trained =
+      RunProgram("run " + tiny.recipe + " --out " + tiny.out +
+                 " --set debug.faults=true --fault rank=0,iteration=8,at=update,kind=nan:final_norm.weight");
+  REQUIRE_MESSAGE(trained.exit_code == 0, trained.output);
+  const ProgramResult failed = RunProgram("generate " + tiny.out + " --prompt 'bottle' --tokens 3");
+  CHECK(failed.exit_code == 1);
+  CHECK_MESSAGE(failed.output.ends_with("bottle\nengine generate: the model gave a logit that is nan\n"),
+                failed.output);
+  const ProgramResult json = RunProgram("generate " + tiny.out + " --prompt 'bottle' --tokens 3 --json");
+  CHECK_MESSAGE(json.output.find("\n\n") == std::string::npos, json.output);
+  CHECK(!json.output.starts_with("\n"));
+}
+
 TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are elsewhere") {
   const data::TempDir folder;
   const std::string gpt2 = std::string(ENGINE_SOURCE_DIR) + "/tests/tokenizer/gpt2/";
