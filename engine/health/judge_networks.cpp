@@ -71,7 +71,7 @@ constexpr std::array<KnownSetting, 13> kTroubles = {{
 }};
 
 // Variables of NCCL's user guide, of which others may be misspelt.
-constexpr std::array<const char*, 66> kVariables = {"NCCL_SOCKET_IFNAME",
+constexpr std::array<const char*, 67> kVariables = {"NCCL_SOCKET_IFNAME",
                                                     "NCCL_SOCKET_FAMILY",
                                                     "NCCL_SOCKET_RETRY_CNT",
                                                     "NCCL_SOCKET_RETRY_SLEEP_MSEC",
@@ -114,6 +114,7 @@ constexpr std::array<const char*, 66> kVariables = {"NCCL_SOCKET_IFNAME",
                                                     "NCCL_P2P_DISABLE",
                                                     "NCCL_P2P_LEVEL",
                                                     "NCCL_P2P_DIRECT_DISABLE",
+                                                    "NCCL_PXN_DISABLE",
                                                     "NCCL_SHM_DISABLE",
                                                     "NCCL_BUFFSIZE",
                                                     "NCCL_NTHREADS",
@@ -142,7 +143,7 @@ constexpr std::array<const char*, 66> kVariables = {"NCCL_SOCKET_IFNAME",
 std::string MeantBy(const std::string& name) {
   if (!name.starts_with("NCCL_") || std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end())
     return "";
-  // Names have parts in common, which are no likeness: one part is to differ by a letter or two.
+  // Names have parts in common, which are no likeness: a letter may be too many, missing or another one, or two have changed places.
   for (const char* variable : kVariables) {
     const std::string known = variable;
     if (std::max(known.size(), name.size()) - std::min(known.size(), name.size()) > 2) continue;
@@ -150,10 +151,13 @@ std::string MeantBy(const std::string& name) {
         std::mismatch(name.begin(), name.end(), known.begin(), known.end()).first - name.begin());
     const std::string rest = name.substr(same);
     const std::string other = known.substr(same);
-    for (const auto& [cut_a, cut_b] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 1}, {1, 1}, {2, 2}}) {
+    for (const auto& [cut_a, cut_b] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 1}, {1, 1}}) {
       if (rest.size() >= cut_a && other.size() >= cut_b && rest.substr(cut_a) == other.substr(cut_b))
         return variable;
     }
+    if (rest.size() >= 2 && other.size() >= 2 && rest[0] == other[1] && rest[1] == other[0] &&
+        rest.substr(2) == other.substr(2))
+      return variable;
   }
   return "";
 }

@@ -134,6 +134,10 @@ TEST_CASE("networks: settings that this host contradicts are told, with what wou
         "NCCL_SOCKET_IFNAME?\n");
   CHECK(Begins(Wrong(host, Set({"NCCL_IB_HAC=mlx5"})),
                "NCCL_IB_HAC: mlx5 (the environment): NCCL has no such"));
+  CHECK(Begins(Wrong(host, Set({"NCCL_IB_HCB=mlx5"})),
+               "NCCL_IB_HCB: mlx5 (the environment): NCCL has no such"));
+  // NCCL_P2P_DISABLE is two letters away from either: one is a variable, the other is nobody's misspelling.
+  CHECK(Wrong(host, Set({"NCCL_PXN_DISABLE=1", "NCCL_PAB_DISABLE=1"})) == "");
   CHECK(Wrong(host, Set({"NCCL_DEBUG=INFO", "NCCL_IB_QPS_PER_CONNECTION=4", "NCCL_NEWER_THAN_THIS=1"})) ==
         "");
   host.ports.front().state = "DOWN";
