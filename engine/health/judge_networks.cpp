@@ -1,6 +1,7 @@
 #include "engine/health/judge_networks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -190,7 +191,9 @@ class Judgement {
 
   void TellWhatIsHere() {
     for (const NetworkInterface& one : networks_.interfaces)
-      Well(one.name, fmt::format("{}, {}{}", one.address.empty() ? "no address" : one.address,
+      Well(one.name, fmt::format("{}, {}{}",
+                                 one.addresses.empty() ? "no address"
+                                                       : fmt::format("{}", fmt::join(one.addresses, ", ")),
                                  RateText(one.gigabits), one.runs ? "" : ", down"));
     for (const RdmaPort& port : networks_.ports)
       Well(NameOf(port), fmt::format("{}, {}, {}{}", port.driver == "efa" ? "EFA" : port.link_layer,
@@ -211,17 +214,22 @@ class Judgement {
     }
   }
 
-  // The interfaces at which NCCL's ranks meet, and through which they send where there is nothing better.
+  // The interfaces at which NCCL's ranks meet, and through which they send where there is nothing better. Of each of them NCCL takes
+  // the first address of the family that is asked for, which alone is told here.
   std::vector<NetworkInterface> Taken() const {
     const std::string family = ValueOf(settings_, "NCCL_SOCKET_FAMILY");
+    const auto is_usable = [&](const std::string& address) {
+      const bool is_v6 = address.find(':') != std::string::npos;
+      return !address.empty() && address != "::1" && !(family == "AF_INET" && is_v6) &&
+             !(family == "AF_INET6" && !is_v6);
+    };
     const auto by = [&](std::string_view list) {
       std::vector<NetworkInterface> taken;
       for (const NetworkInterface& one : networks_.interfaces) {
-        const bool is_v6 = one.address.find(':') != std::string::npos;
-        if (one.address.empty() || one.address == "::1" || (family == "AF_INET" && is_v6) ||
-            (family == "AF_INET6" && !is_v6))
-          continue;
-        if (TakenByList(list, one.name, -1)) taken.push_back(one);
+        const auto address = std::find_if(one.addresses.begin(), one.addresses.end(), is_usable);
+        if (address == one.addresses.end() || !TakenByList(list, one.name, -1)) continue;
+        taken.push_back(one);
+        taken.back().addresses = {*address};
       }
       return taken;
     };
@@ -236,15 +244,20 @@ class Judgement {
 
   void JudgeAddresses() {
     const std::vector<NetworkInterface> taken = Taken();
-    const std::string names = Joined(
-        taken, [](const NetworkInterface& one) { return fmt::format("{} ({})", one.name, one.address); });
+    const std::string names = Joined(taken, [](const NetworkInterface& one) {
+      return fmt::format("{} ({})", one.name, one.addresses.front());
+    });
     const std::string named = ValueOf(settings_, "NCCL_SOCKET_IFNAME");
     if (taken.empty()) {
-      Trouble("addresses", named.empty()
-                               ? "this host has no interface with an address for NCCL to meet at"
-                               : fmt::format("NCCL_SOCKET_IFNAME={} takes none of this host's interfaces, "
-                                             "and NCCL fails: name one of those above",
-                                             named));
+      const std::string family = ValueOf(settings_, "NCCL_SOCKET_FAMILY");
+      const std::string address =
+          family.empty() ? "an address" : "an address of NCCL_SOCKET_FAMILY=" + family;
+      Trouble("addresses",
+              named.empty()
+                  ? fmt::format("this host has no interface with {} for NCCL to meet at", address)
+                  : fmt::format("NCCL_SOCKET_IFNAME={} takes none of this host's interfaces with {}, "
+                                "and NCCL fails: name one of those above",
+                                named, address));
       return;
     }
     const auto is_local = [](const NetworkInterface& one) {

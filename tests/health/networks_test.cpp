@@ -25,10 +25,10 @@ Networks Host() {
                     .state = state,
                     .gigabits = 400};
   };
-  return {.interfaces = {{.name = "lo", .address = "127.0.0.1"},
-                         {.name = "docker0", .address = "172.17.0.1"},
-                         {.name = "eth0", .address = "10.0.0.7", .gigabits = 25},
-                         {.name = "eth1", .address = "10.1.0.7", .runs = false}},
+  return {.interfaces = {{.name = "lo", .addresses = {"127.0.0.1"}},
+                         {.name = "docker0", .addresses = {"172.17.0.1"}},
+                         {.name = "eth0", .addresses = {"10.0.0.7"}, .gigabits = 25},
+                         {.name = "eth1", .addresses = {"10.1.0.7"}, .runs = false}},
           .ports = {port("mlx5_0", "ACTIVE"), port("mlx5_1", "ACTIVE")},
           .has_peer_memory = true,
           .shared_memory_bytes = 64 * kGiB};
@@ -99,11 +99,12 @@ TEST_CASE("networks: what NCCL takes where nobody says anything") {
   CHECK(Wrong(host) == "");
   CHECK(Found("addresses", host) == "NCCL meets at eth0 (10.0.0.7), eth1 (10.1.0.7)");
   CHECK(Begins(Found("transport", host), "verbs through mlx5_0:1, mlx5_1:1, 800 Gb/s in all; GPUs are read"));
-  host.interfaces.push_back({.name = "ib0", .address = "10.9.0.7"});
+  host.interfaces.push_back({.name = "ib0", .addresses = {"10.9.0.7"}});
   CHECK(Found("addresses", host) == "NCCL meets at ib0 (10.9.0.7)");
   host.ports.clear();
   CHECK(Found("transport", host) == "TCP through these interfaces");
-  host.interfaces = {{.name = "lo", .address = "127.0.0.1"}, {.name = "docker0", .address = "172.17.0.1"}};
+  host.interfaces = {{.name = "lo", .addresses = {"127.0.0.1"}},
+                     {.name = "docker0", .addresses = {"172.17.0.1"}}};
   CHECK(Begins(Wrong(host), "addresses: NCCL meets at docker0 (172.17.0.1), which other hosts do not reach"));
   CHECK(Wrong(host, {}, {.hosts = 1}) == "");
 }
@@ -146,6 +147,26 @@ TEST_CASE("networks: settings that this host contradicts are told, with what wou
   host.ports.pop_back();
   CHECK(Wrong(host, Set({"NCCL_NET=IB"})).find("NCCL_NET=IB, but there is no active port") !=
         std::string::npos);
+}
+
+TEST_CASE("networks: of an interface's addresses the first of the family that is asked for is taken") {
+  Networks host = Host();
+  host.interfaces = {{.name = "lo", .addresses = {"127.0.0.1", "::1"}},
+                     {.name = "eth0", .addresses = {"10.0.0.7", "fd00::2", "fe80::2"}},
+                     {.name = "eth1", .addresses = {"10.1.0.7"}}};
+  CHECK(Begins(Found("eth0", host), "10.0.0.7, fd00::2, fe80::2, "));
+  CHECK(Found("addresses", host) == "NCCL meets at eth0 (10.0.0.7), eth1 (10.1.0.7)");
+  CHECK(Found("addresses", host, Set({"NCCL_SOCKET_FAMILY=AF_INET"})) ==
+        "NCCL meets at eth0 (10.0.0.7), eth1 (10.1.0.7)");
+  CHECK(Wrong(host, Set({"NCCL_SOCKET_FAMILY=AF_INET6"})) == "");
+  CHECK(Found("addresses", host, Set({"NCCL_SOCKET_FAMILY=AF_INET6"})) == "NCCL meets at eth0 (fd00::2)");
+  CHECK(Begins(Wrong(host, Set({"NCCL_SOCKET_FAMILY=AF_INET6", "NCCL_SOCKET_IFNAME=eth1"})),
+               "addresses: NCCL_SOCKET_IFNAME=eth1 takes none of this host's interfaces with an address of "
+               "NCCL_SOCKET_FAMILY=AF_INET6"));
+  // NCCL skips ::1, also where nothing else is there.
+  host.interfaces.resize(1);
+  CHECK(Begins(Wrong(host, Set({"NCCL_SOCKET_FAMILY=AF_INET6"})),
+               "addresses: this host has no interface with an address of NCCL_SOCKET_FAMILY=AF_INET6"));
 }
 
 TEST_CASE("networks: what a recipe needs of them, and memory") {
@@ -204,7 +225,7 @@ TEST_CASE("networks: cards are found as the kernel shows them, and this host's i
   const Networks here = FindNetworks("libno-such-plugin.so");
   CHECK(!here.has_plugin);
   CHECK(std::any_of(here.interfaces.begin(), here.interfaces.end(), [](const NetworkInterface& one) {
-    return one.name == "lo" && one.address == "127.0.0.1" && one.runs;
+    return one.name == "lo" && !one.addresses.empty() && one.addresses.front() == "127.0.0.1" && one.runs;
   }));
 }
 
