@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +24,11 @@ std::vector<std::string_view> SplitAtCommas(std::string_view list) {
 
 bool IsSet(const NcclSettings& settings, const std::string& name) {
   return !ValueOf(settings, name).empty() && ValueOf(settings, name) != "0";
+}
+
+// NCCL_NET: the name of a transport, of which NCCL takes any case.
+bool Asks(const std::string& forced, const char* transport) {
+  return strcasecmp(forced.c_str(), transport) == 0;
 }
 
 bool IsActive(const RdmaPort& port) { return port.state == "ACTIVE"; }
@@ -287,6 +293,27 @@ class Judgement {
     return taken;
   }
 
+  // Whether it is not active, and somebody counts on it: NCCL_IB_HCA has its name in full, or the name of its card, of which no
+  // port is active, or none of this host's ports is active and it is not excluded. Others may have no cable, and are only told.
+  bool IsMissed(const RdmaPort& port) const {
+    if (IsActive(port)) return false;
+    const auto has_active = [&](const std::string& device) {
+      return std::any_of(networks_.ports.begin(), networks_.ports.end(), [&](const RdmaPort& other) {
+        return IsActive(other) && (device.empty() || other.device == device);
+      });
+    };
+    const std::string named = ValueOf(settings_, "NCCL_IB_HCA");
+    if (!has_active("") && (named.empty() || TakenByList(named, port.device, port.port))) return true;
+    std::string_view list = named;
+    if (list.starts_with('^')) return false;
+    if (list.starts_with('=')) list.remove_prefix(1);
+    const std::vector<std::string_view> parts = SplitAtCommas(list);
+    const auto lists = [&](const std::string& name) {
+      return std::find(parts.begin(), parts.end(), name) != parts.end();
+    };
+    return lists(NameOf(port)) || (lists(port.device) && !has_active(port.device));
+  }
+
   void JudgeTransport() {
     const std::string forced = ValueOf(settings_, "NCCL_NET");
     const std::vector<RdmaPort> ports = PortsOfVerbs();
@@ -297,14 +324,14 @@ class Judgement {
     };
     const bool has_verbs = has_port([](const RdmaPort& port) { return IsOfVerbs(port) && IsActive(port); });
     for (const RdmaPort& port : networks_.ports) {
-      if (!IsActive(port))
+      if (IsMissed(port))
         Trouble(NameOf(port), fmt::format("its state is {}: no data goes through it", port.state));
     }
     if (has_efa && !networks_.has_plugin) {
       Trouble("EFA", "NCCL reaches it through a plugin, aws-ofi-nccl, and finds no " + PluginName(settings_) +
                          ": install it, and put its folder into LD_LIBRARY_PATH");
     }
-    if (networks_.has_plugin && forced != "IB" && forced != "Socket") {
+    if (networks_.has_plugin && !Asks(forced, "IB") && !Asks(forced, "Socket")) {
       gigabits_ = 0;
       for (const RdmaPort& port : networks_.ports) gigabits_ += IsActive(port) ? port.gigabits : 0;
       Well("transport",
@@ -313,9 +340,9 @@ class Judgement {
     }
     if (IsSet(settings_, "NCCL_IB_DISABLE") && has_verbs) {
       Trouble("transport", "TCP, though there is InfiniBand or RoCE: leave NCCL_IB_DISABLE out");
-    } else if (forced == "Socket" && has_verbs) {
+    } else if (Asks(forced, "Socket") && has_verbs) {
       Trouble("transport", "TCP, though there is InfiniBand or RoCE: leave NCCL_NET out");
-    } else if (!ports.empty() && !IsSet(settings_, "NCCL_IB_DISABLE") && forced != "Socket") {
+    } else if (!ports.empty() && !IsSet(settings_, "NCCL_IB_DISABLE") && !Asks(forced, "Socket")) {
       for (const RdmaPort& port : ports) gigabits_ += port.gigabits;
       is_verbs_ = true;
       Well("transport",
@@ -328,8 +355,10 @@ class Judgement {
     } else if (has_verbs) {
       Trouble("transport", fmt::format("TCP, as NCCL_IB_HCA={} takes no active port: name one of those above",
                                        ValueOf(settings_, "NCCL_IB_HCA")));
-    } else if (forced == "IB") {
-      Trouble("transport", "NCCL_NET=IB, but there is no active port of InfiniBand or RoCE, and NCCL fails");
+    } else if (Asks(forced, "IB")) {
+      Trouble("transport",
+              fmt::format("NCCL_NET={}, but there is no active port of InfiniBand or RoCE, and NCCL fails",
+                          forced));
     } else {
       Well("transport", "TCP through these interfaces");
     }

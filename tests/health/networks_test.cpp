@@ -121,7 +121,10 @@ TEST_CASE("networks: settings that this host contradicts are told, with what wou
   CHECK(
       Begins(Wrong(host, Set({"NCCL_IB_DISABLE=1"})), "transport: TCP, though there is InfiniBand or RoCE"));
   CHECK(Wrong(host, Set({"NCCL_IB_DISABLE=0"})) == "");
-  CHECK(Begins(Wrong(host, Set({"NCCL_NET=Socket"})), "transport: TCP, though there is InfiniBand or RoCE"));
+  for (const std::string sockets : {"Socket", "socket"}) {
+    CHECK(Begins(Wrong(host, Set({"NCCL_NET=" + sockets})),
+                 "transport: TCP, though there is InfiniBand or RoCE"));
+  }
   CHECK(
       Begins(Wrong(host, Set({"NCCL_IB_HCA=mlx4"})), "transport: TCP, as NCCL_IB_HCA=mlx4 takes no active"));
   CHECK(Begins(Found("transport", host, Set({"NCCL_IB_HCA=^mlx5_0"})), "verbs through mlx5_1:1, 400 Gb/s"));
@@ -142,11 +145,36 @@ TEST_CASE("networks: settings that this host contradicts are told, with what wou
   CHECK(Wrong(host, Set({"NCCL_DEBUG=INFO", "NCCL_IB_QPS_PER_CONNECTION=4", "NCCL_NEWER_THAN_THIS=1"})) ==
         "");
   host.ports.front().state = "DOWN";
-  CHECK(Begins(Wrong(host), "mlx5_0:1: its state is DOWN"));
+  CHECK(Wrong(host) == "");
+  CHECK(Found("mlx5_0:1", host) == "InfiniBand, DOWN, 400 Gb/s, mlx5_core");
   CHECK(Begins(Found("transport", host), "verbs through mlx5_1:1, 400 Gb/s"));
   host.ports.pop_back();
+  CHECK(Begins(Wrong(host), "mlx5_0:1: its state is DOWN"));
   CHECK(Wrong(host, Set({"NCCL_NET=IB"})).find("NCCL_NET=IB, but there is no active port") !=
         std::string::npos);
+  CHECK(Wrong(host, Set({"NCCL_NET=ib"})).find("NCCL_NET=ib, but there is no active port") !=
+        std::string::npos);
+}
+
+TEST_CASE("networks: a port that is down is trouble where somebody counts on it") {
+  Networks host = Host();
+  host.ports.push_back(host.ports.back());
+  host.ports.back().port = 2;
+  host.ports.back().state = "DOWN";
+  host.ports.front().state = "DOWN";  // mlx5_0:1 and mlx5_1:2 are down, mlx5_1:1 is not
+  const auto wrong = [&](const std::string& cards) { return Wrong(host, Set({"NCCL_IB_HCA=" + cards})); };
+  const std::string of_first = "mlx5_0:1: its state is DOWN: no data goes through it\n";
+  const std::string of_second = "mlx5_1:2: its state is DOWN: no data goes through it\n";
+  for (const char* cards : {"mlx5", "mlx5_1", "=mlx5_1", "^mlx5_0", "^mlx5_0:1", "mlx5_1:1"})
+    CHECK_MESSAGE(wrong(cards) == "", cards);
+  CHECK(wrong("mlx5_0,mlx5_1") == of_first);
+  CHECK(wrong("=mlx5_0:1,mlx5_1:1") == of_first);
+  CHECK(wrong("mlx5_1:1,mlx5_1:2") == of_second);
+  host.ports[1].state = "DOWN";
+  const std::string of_all = of_first + "mlx5_1:1: its state is DOWN: no data goes through it\n" + of_second;
+  CHECK(Wrong(host) == of_all);
+  CHECK(wrong("mlx5") == of_all);
+  CHECK(wrong("^mlx5_1") == of_first);
 }
 
 TEST_CASE("networks: of an interface's addresses the first of the family that is asked for is taken") {
