@@ -468,7 +468,7 @@ void AddVerify(CLI::App* parent, int* exit_code) {
       ->required()
       ->type_name("PREFIX");
   command->add_option("--vocab", arguments->vocab, "Tokens have to be below this number")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
   command->footer("Exit codes: 0 all are whole; 1 one is not, or not there; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Verify(arguments->prefixes, arguments->vocab); });
 }

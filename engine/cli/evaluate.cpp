@@ -120,7 +120,7 @@ void AddEvaluateCommand(CLI::App& app, int* exit_code) {
                    "name of the recipe's file)")
       ->type_name("DIR");
   command->add_option("--limit", arguments->options.limit, "Examples of each task (default: all)")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}))
       ->type_name("N");
   command
       ->add_option(

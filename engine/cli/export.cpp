@@ -67,7 +67,7 @@ void AddExportCommand(CLI::App& app, int* exit_code) {
         "Of a run with [lora]: the adapters alone, as PEFT has them, in fp32 unless --dtype says otherwise")
       ->excludes(merge);
   hf->add_option("--iteration", arguments->iteration, "That of the checkpoint; default: the newest whole one")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000'000}))
       ->type_name("N");
   hf->footer("Exit codes: 0 written; 1 not; 2 wrong options");
   hf->callback([arguments, exit_code] {

@@ -79,6 +79,10 @@ class AnswerPrinter {
     lines_[prompt] = streams() ? "\n" : LineOf(prompt, answer);
     for (; shown_ < lines_.size() && !lines_[shown_].empty(); ++shown_) Show(lines_[shown_]);
   }
+  // Where an answer ends early, what follows begins a line.
+  void EndLine() const {
+    if (streams() && shown_ == 0) Show("\n");
+  }
   std::size_t cancelled() const { return cancelled_; }
 
  private:
@@ -146,12 +150,16 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   const data::Tokenizer* text_of = arguments.ids_out ? nullptr : tokenizer.get();
   AnswerPrinter printer(arguments, written, prompts, text_of);
   const StopSignals signals;
-  RETURN_IF_ERROR(generate::Generate(
+  const absl::Status status = generate::Generate(
       &model->decoder(), text_of, prompts, options,
       {.on_text = [&](std::size_t, std::string_view text) { printer.AddText(text); },
        .on_answer = [&](std::size_t prompt,
                         const generate::Answer& answer) { printer.AddAnswer(prompt, answer); },
-       .should_stop = [] { return StopSignals::Came() != 0; }}));
+       .should_stop = [] { return StopSignals::Came() != 0; }});
+  if (!status.ok()) {
+    printer.EndLine();
+    return status;
+  }
   if (printer.cancelled() > 0 && prompts.size() > 1)
     return absl::CancelledError(fmt::format("stopped by a signal: {} of {} answers are not whole",
                                             printer.cancelled(), prompts.size()));
@@ -163,7 +171,7 @@ void AddSamplingOptions(CLI::App* command, generate::SamplingOptions* sampling) 
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", sampling->top_k, "Draw among the k likeliest tokens; 0: among all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
       ->capture_default_str();
   command
       ->add_option("--top-p", sampling->top_p,
@@ -198,7 +206,7 @@ void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {
                    "used, and those of generation_config.json, or of conversations the tokenizer's "
                    "eos_token where there are none)")
       ->allow_extra_args(false)
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
       ->type_name("ID");
   CLI::Option* tokens_out =
       command->add_flag("--tokens-out", arguments->ids_out,

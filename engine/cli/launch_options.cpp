@@ -366,13 +366,16 @@ absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launc
         "--max-restarts: is for runs whose ranks are processes that this one starts: --processes{}",
         placement ? "; here " + placement->source + " has started them" : "");
   }
-  if (!placement && options.nodes_given) return absl::OkStatus();  // a script for any number of hosts, on one
+  if (!placement && options.nodes_given && options.spares == 0 && options.min_nodes.value_or(1) == 1)
+    return absl::OkStatus();  // a script for any number of hosts, on one
   const std::string why =
       placement ? placement->source +
                       " has started the ranks and says which this is and where they meet (ENGINE_COORDINATOR "
                       "replaces the address)"
                 : "is for ranks that meet each other, and this run is one process: --nodes N says how many "
                   "hosts it has, --processes that each rank is a process";
+  if (options.spares > 0) return InvalidArgument("--spares: {}", why);
+  if (options.min_nodes) return InvalidArgument("--min-nodes: {}", why);
   if (options.node_rank != 0) return InvalidArgument("--node-rank: {}", why);
   if (!options.coordinator.empty()) return InvalidArgument("--coordinator: {}", why);
   // The ranks of a launcher show it each other.

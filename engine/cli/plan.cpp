@@ -222,7 +222,8 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   command->add_option("file", arguments->file, "Recipe")->required()->type_name("FILE");
   CLI::Option* json = command->add_flag("--json", arguments->json, "As JSON");
   command->add_flag("--full", arguments->full, "The list of instructions: of --rank, or of all stages");
-  command->add_option("--rank", arguments->rank, "A rank")->check(CLI::NonNegativeNumber);
+  command->add_option("--rank", arguments->rank, "A rank")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{999'999}));
   command->add_option("--out", arguments->out, "Write to this file instead of standard output")
       ->type_name("PATH");
   CLI::Option* trace =

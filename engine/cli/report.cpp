@@ -1,6 +1,7 @@
 // `engine report`: runs as one HTML page, or as Markdown.
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,13 @@ absl::Status WriteReport(const ReportArguments& arguments) {
   return absl::OkStatus();
 }
 
+// What the name of a file does not say to be something else than the report can be; the message else.
+std::string CheckEnding(const std::string& path) {
+  const std::string ending = std::filesystem::path(path).extension().string();
+  if (ending.empty() || ending == ".html" || ending == ".htm" || ending == ".md") return "";
+  return "'" + path + "': a name ends in .html or .htm for a page, or in .md for Markdown";
+}
+
 int Report(const ReportArguments& arguments) {
   const absl::Status status = WriteReport(arguments);
   if (!status.ok()) Print(stderr, "engine report: {}\n", Message(status));
@@ -55,8 +63,11 @@ void AddReportCommand(CLI::App& app, int* exit_code) {
       ->required()
       ->type_name("DIR");
   command
-      ->add_option("-o,--output", arguments->out,
-                   "The page; Markdown tables where the name ends in .md; default: standard output")
+      ->add_option(
+          "-o,--output", arguments->out,
+          "The page, of a name that ends in .html, .htm or in nothing; Markdown tables where it ends in .md; "
+          "default: standard output")
+      ->check(CheckEnding)
       ->type_name("FILE");
   command->footer(
       "Exit codes: 0 written; 1 no folder holds a run, or the page cannot be written; 2 wrong options");

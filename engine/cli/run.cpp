@@ -113,6 +113,16 @@ absl::StatusOr<std::vector<train::Fault>> FaultsOf(const std::vector<std::string
   return faults;
 }
 
+// What of a GPU's options has no meaning for a run on the CPU. Error: the option, and what it is for.
+absl::Status CheckOnCpu(const recipe::Recipe& recipe, const RunArguments& arguments) {
+  if (!UsesCpu(recipe, arguments.device)) return absl::OkStatus();
+  if (arguments.device.share_gpus)
+    return InvalidArgument("--share-gpus: is for ranks on GPUs, and this run is on the CPU");
+  if (arguments.no_graphs)
+    return InvalidArgument("--no-graphs: is for the CUDA graphs of GPUs, and this run is on the CPU");
+  return absl::OkStatus();
+}
+
 int RunRecipe(RunArguments& arguments) {
   OutliveReaders();
   // The log is all that goes there, of this process and of those that it starts.
@@ -152,6 +162,11 @@ int RunRecipe(RunArguments& arguments) {
         "--take-over goes with checkpoints in a bucket: checkpoint.upload in the recipe, or --checkpoints");
     TellOthers(arguments.launch, placement, unused);
     return Complain(unused, kUsage);
+  }
+  if (const absl::Status fits = CheckOnCpu(loaded.recipe, arguments); !fits.ok()) {
+    Complain(fits, kUsage);
+    TellOthers(arguments.launch, placement, fits);
+    return kUsage;
   }
   train::RunOptions options;
   options.out = arguments.out;

@@ -160,7 +160,7 @@ void AddSearchCommand(CLI::App& app, int* exit_code) {
   const auto arguments = std::make_shared<SearchArguments>();
   command->add_option("file", arguments->file, "Recipe")->required()->type_name("FILE");
   command->add_option("--world", arguments->options.world, "Devices; the recipe's own if not given")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
       ->type_name("N");
   command
       ->add_option("--objective", arguments->objective,
@@ -177,7 +177,7 @@ void AddSearchCommand(CLI::App& app, int* exit_code) {
   command->add_option("--out", arguments->out, "Write the best as a recipe that extends this one")
       ->type_name("PATH");
   command->add_option("--show", arguments->options.shown, "Layouts that are shown")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
       ->type_name("N")
       ->capture_default_str();
   command
@@ -190,7 +190,7 @@ void AddSearchCommand(CLI::App& app, int* exit_code) {
   command
       ->add_option("--threads", arguments->options.threads,
                    "Threads; as many as there are cores if not given")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 4096))
       ->type_name("N");
   command->add_flag("--json", arguments->json, "Print what was found as JSON");
   command->add_flag("--progress", arguments->progress,

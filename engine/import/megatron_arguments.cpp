@@ -63,6 +63,12 @@ void MegatronArguments::Error(std::string_view name, std::string message, std::s
   diagnostics_->push_back(source_.Error(PlaceOf(name), std::move(message), std::move(hint)));
 }
 
+void MegatronArguments::Note(std::string_view name, std::string message) const {
+  Diagnostic note = source_.Error(PlaceOf(name), std::move(message));
+  note.severity = Severity::kNote;
+  diagnostics_->push_back(std::move(note));
+}
+
 recipe::Mark MegatronArguments::PlaceOf(std::string_view name) const {
   const MegatronArgument* argument = Find(name);
   return MarkOf(source_, argument == nullptr ? command_.script : argument->name);

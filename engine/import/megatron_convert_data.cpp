@@ -84,8 +84,23 @@ class TokenizerConverter : MegatronWriter {
         "data.tokenizer.end_of_document names another";
     Set("data.tokenizer.kind", std::string("file"), tokenizer == kHuggingFace && ends_matter ? which_end : "",
         "--tokenizer-type");
-    if (const std::optional<std::string> path = a_.Text(kModel))
+    if (const std::optional<std::string> path = a_.Text(kModel)) {
       Set("data.tokenizer.path", *path, "", kModel);
+      if (tokenizer == kHuggingFace && IsHubName(*path) && !a_.Has("--mock-data")) {
+        a_.Note(
+            kModel,
+            fmt::format("{} reads like a name at Hugging Face's hub, and nothing is fetched from there: it "
+                        "counts as the path of a folder with the tokenizer's files",
+                        Shown(*path)));
+      }
+    }
+  }
+
+  // "meta-llama/Llama-3-8B": an owner and a model, as far as the text can tell.
+  static bool IsHubName(const std::string& path) {
+    const bool is_relative = !path.empty() && std::string_view("/.~").find(path[0]) == std::string_view::npos;
+    return is_relative && std::count(path.begin(), path.end(), '/') == 1 && !path.ends_with('/') &&
+           !path.ends_with(".json") && !path.ends_with(".model");
   }
 
   // The tokenizer that the script names; where it names none, the default of pretrain_gpt.py.
@@ -108,6 +123,10 @@ class TokenizerConverter : MegatronWriter {
           named ? "GPT2BPETokenizer's" : fmt::format("GPT2BPETokenizer's, {}", comment), flag);
     } else if (tokenizer == "Llama2Tokenizer") {
       Set("model.vocab", std::int64_t{32000}, "Llama2Tokenizer's", "--tokenizer-type");
+      a_.Note("--tokenizer-type",
+              "the vocabulary is taken to be the 32000 tokens of Llama 2's; --vocab-size N says another one, "
+              "without "
+              "padding");
     } else if (!a_.Has("--vocab-size") && !tokenizer.empty()) {
       a_.Error("--tokenizer-type",
                fmt::format("how large {}'s vocabulary is, its files say", Shown(tokenizer)),

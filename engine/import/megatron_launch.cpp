@@ -30,6 +30,17 @@ std::int64_t ScriptIndex(const ShellCommand& command) {
   return -1;
 }
 
+// Whether anything outside of a function may call it: by its name, also as a word of another command, or by a name that is
+// not known.
+bool MayCall(const ShellScript& script, const std::string& function) {
+  return std::any_of(script.commands.begin(), script.commands.end(), [&](const ShellCommand& command) {
+    if (command.function == function) return false;
+    return !command.words[0].unknown.empty() ||
+           std::any_of(command.words.begin(), command.words.end(),
+                       [&](const ShellText& word) { return word.text == function; });
+  });
+}
+
 // Finds the training command among those of a script, and has its launcher and its flags read.
 class Finder {
  public:
@@ -54,15 +65,23 @@ class Finder {
   // The words behind the training script's name. False: there are none, and errors say why.
   bool FindWords(std::vector<ShellText>* words) {
     const ShellCommand* found = nullptr;
+    const ShellCommand* uncalled = nullptr;  // in a function that nothing calls
     for (const ShellCommand& command : script_.commands) {
       if (ScriptIndex(command) < 0) continue;
+      if (!command.function.empty() && !MayCall(script_, command.function)) {
+        uncalled = &command;
+        continue;
+      }
       if (found != nullptr) {
-        Error(command.words[0], "this is a second training command",
+        Error(command.words[0],
+              fmt::format("this is a second training command; the first is at line {}",
+                          MarkOf(source_, found->words[0]).line),
               "a file with one training command is imported");
         return false;
       }
       found = &command;
     }
+    if (found == nullptr) found = uncalled;
     if (found == nullptr) return PlainList(words);
     const auto index = static_cast<std::size_t>(ScriptIndex(*found));
     command_.script = found->words[index];

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/import/megatron_shell_command.h"
 #include "engine/import/megatron_shell_conditions.h"
@@ -22,8 +24,13 @@ using Kind = ShellFrame::Kind;
 // change the conditions, under which the commands between them are read and executed.
 class Walker {
  public:
-  Walker(const ShellText& in, std::vector<ShellText> outer, ShellChance chance, ShellState* state)
-      : cursor_(in), conditions_(chance), outer_(std::move(outer)), state_(*state) {}
+  Walker(const ShellText& in, std::vector<ShellText> outer, ShellChance chance, std::string function,
+         ShellState* state)
+      : cursor_(in),
+        conditions_(chance),
+        outer_(std::move(outer)),
+        function_(std::move(function)),
+        state_(*state) {}
 
   void Run() {
     const ShellText& in = cursor_.in();
@@ -148,8 +155,9 @@ class Walker {
 
   // name() { … }: its body runs when it is called, which is not followed.
   void Function(std::size_t place) {
+    ShellText name = cursor_.More() ? TextAt(cursor_.Text(), place) : ShellText();
     cursor_.SkipToWord("{");
-    Open(Kind::kFunction, place);
+    Open(Kind::kFunction, place, std::move(name));
   }
 
   void Case() {
@@ -202,11 +210,12 @@ class Walker {
   }
 
   void Command() {
-    const ShellSimpleCommand command =
-        ReadShellCommand(conditions_.Now(), conditions_.Why(), &cursor_, &state_);
+    ShellSimpleCommand command = ReadShellCommand(conditions_.Now(), conditions_.Why(), &cursor_, &state_);
+    command.function = conditions_.Function();
+    if (command.function.empty()) command.function = function_;
     ShellOutcome outcome = conditions_.last();
     std::optional<ShellInnerText> inner = ExecuteShellCommand(command, outer_, &state_, &outcome);
-    if (inner) Walker(inner->text, std::move(inner->before), command.chance, &state_).Run();
+    if (inner) Walker(inner->text, std::move(inner->before), command.chance, command.function, &state_).Run();
     if (negated_ && outcome.status) outcome.status = !*outcome.status;
     negated_ = false;
     conditions_.SetLast(std::move(outcome));
@@ -216,6 +225,7 @@ class Walker {
   ShellCursor cursor_;
   ShellConditions conditions_;
   std::vector<ShellText> outer_;
+  const std::string function_;  // whose body the whole text is in
   ShellState& state_;
   bool negated_ = false;  // by ! before the current command
 };
@@ -231,7 +241,7 @@ ShellScript ReadShell(const recipe::Source& source, const std::map<std::string, 
   ShellState state;
   state.variables.outside = outside;
   state.variables.chosen = chosen;
-  Walker(text, {}, ShellChance::kSurely, &state).Run();
+  Walker(text, {}, ShellChance::kSurely, "", &state).Run();
   if (state.error) {
     diagnostics->push_back(source.Error(source.MarkOfOffset(state.error->place), state.error->message));
   }

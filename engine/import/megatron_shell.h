@@ -1,6 +1,6 @@
 // What the commands of a bash script come to, without running any of it. Understood are variables, arrays,
 // quotes,
-// ${NAME:-default}, $((sums)), line continuations, comments, here-documents, `[ … ]`, if and case over known
+// ${NAME:-default}, $((sums)), line continuations, comments, here-documents, `[ … ]`, `[[ … ]]`, if and case over known
 // values, `bash -c TEXT`, and `pwd`, which is "." as long as the script stays in its folder. What only a
 // running shell could tell (the output of a command, a variable from outside) is unknown, with the reason,
 // and harms nothing until someone needs it.
@@ -37,6 +37,7 @@ struct ShellCommand {
   std::vector<ShellText> words;
   std::vector<ShellText> outer;  // the words before `bash -c`, of a command in its text
   std::string uncertain;         // why it may not run, or run often; empty: it runs once
+  std::string function = {};     // whose body it is in; empty: of none
 };
 
 struct ShellScript {

@@ -15,7 +15,10 @@ namespace {
 class CommandReader {
  public:
   CommandReader(ShellChance chance, std::string why, ShellCursor* cursor, ShellState* state)
-      : cursor_(*cursor), state_(*state), command_{{}, false, chance, std::move(why)} {}
+      : cursor_(*cursor), state_(*state) {
+    command_.chance = chance;
+    command_.why = std::move(why);
+  }
 
   ShellSimpleCommand Read() {
     const std::size_t first = cursor_.at();
@@ -35,7 +38,7 @@ class CommandReader {
   // False: the command ends before it.
   bool Operator() {
     if (test_ && !cursor_.IsOperator(";")) {  // [[ a && b ]], [[ a < b ]]
-      command_.words.push_back(UnknownAt("an operator", cursor_.Place()));
+      Connective();
       return true;
     }
     if (!cursor_.IsRedirection()) return false;
@@ -43,15 +46,28 @@ class CommandReader {
     return cursor_.More();
   }
 
+  // An operator within [[ ]], and the line ends that may follow it.
+  void Connective() {
+    const bool is_followed = cursor_.IsOperator("&&") || cursor_.IsOperator("||");
+    if (is_followed) command_.connectives.push_back(command_.words.size());
+    command_.words.push_back(
+        is_followed
+            ? TextAt(cursor_.Text(), cursor_.Place())
+            : UnknownAt(fmt::format("{} within [[ ]] is not followed", cursor_.Text()), cursor_.Place()));
+    while (cursor_.Following() != nullptr && cursor_.Following()->kind == ShellToken::Kind::kNewline)
+      cursor_.Next();
+  }
+
   void Word() {
     std::vector<ShellText>& words = command_.words;
-    if (cursor_.IsDescriptor()) return;
+    if (!test_ && cursor_.IsDescriptor()) return;
     if ((words.empty() || declares_) && Assignment()) {
       command_.assigned = true;
       if (!declares_) Carry();
       return;
     }
-    std::vector<ShellText> fields = Fields();
+    // Within [[ ]] a word is one, also where it is empty or has blanks.
+    std::vector<ShellText> fields = test_ ? std::vector<ShellText>{Value()} : Fields();
     if (words.empty() && !fields.empty()) {
       declares_ = IsOneOf(fields[0].text, {"export", "declare", "local", "readonly", "typeset"});
       test_ = cursor_.Text() == "[[";
@@ -63,6 +79,11 @@ class CommandReader {
   std::vector<ShellText> Fields() {
     const ShellToken& token = cursor_.Token();
     return ExpandToFields(cursor_.in(), token.begin, token.end, &state_.variables);
+  }
+
+  ShellText Value() {
+    const ShellToken& token = cursor_.Token();
+    return ExpandToValue(cursor_.in(), token.begin, token.end, &state_.variables);
   }
 
   // NAME=value, NAME+=value, NAME=( … ). The last token of it becomes the current one.

@@ -28,6 +28,13 @@ std::string ShellConditions::Why() const {
   return link_.empty() || last_.why.empty() ? "" : ": " + last_.why;
 }
 
+std::string ShellConditions::Function() const {
+  for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame) {
+    if (frame->kind == Kind::kFunction) return frame->subject.text;
+  }
+  return "";
+}
+
 bool ShellConditions::Open(Kind kind, std::size_t place, ShellText subject) {
   if (frames_.size() >= kMaxShellNesting) return false;
   // Whether a loop's body or a function's runs is not followed.

@@ -21,7 +21,7 @@ struct ShellFrame {
   bool done = false;                          // if, case: a branch was surely taken
   bool perhaps = false;                       // if, case: a branch was perhaps taken
   std::size_t place = 0;
-  ShellText subject;  // of a case
+  ShellText subject;  // of a case; of a function its name
   std::string why;    // a condition was not known; may be empty
 };
 
@@ -36,7 +36,10 @@ class ShellConditions {
   // ": RESUME is not set in this file", where a condition around the current command is not known for that.
   std::string Why() const;
 
-  // False: too many are open. `subject`: of a case.
+  // The function whose body it is in; empty: of none.
+  std::string Function() const;
+
+  // False: too many are open. `subject`: of a case, or a function's name.
   bool Open(ShellFrame::Kind kind, std::size_t place, ShellText subject = {});
   // By fi, done, esac or }. False: it ends nothing that is open.
   bool Close(const std::string& word);

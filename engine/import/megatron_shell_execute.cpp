@@ -3,8 +3,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/import/megatron_shell_words.h"
 
@@ -35,28 +38,48 @@ std::optional<bool> Terms(const std::vector<std::string>& terms) {
   return std::nullopt;
 }
 
-// [ … ] over known words; nullopt: it cannot be told.
-std::optional<bool> Test(const std::vector<ShellText>& words) {
+// Words with perhaps a ! before them; nullopt: it cannot be told.
+std::optional<bool> Part(std::span<const ShellText> words) {
+  const bool negated = !words.empty() && words[0].unknown.empty() && words[0].text == "!";
+  if (negated) words = words.subspan(1);
   std::vector<std::string> terms;
-  for (std::size_t i = 1; i < words.size(); ++i) {
-    if (!words[i].unknown.empty()) return std::nullopt;
-    terms.push_back(words[i].text);
-  }
-  if (words[0].text != "test") {
-    if (terms.empty()) return std::nullopt;
-    terms.pop_back();  // ]
-  }
-  bool negated = false;
-  if (!terms.empty() && terms[0] == "!") {
-    negated = true;
-    terms.erase(terms.begin());
+  for (const ShellText& word : words) {
+    if (!word.unknown.empty()) return std::nullopt;
+    terms.push_back(word.text);
   }
   const std::optional<bool> value = Terms(terms);
   if (!value) return std::nullopt;
   return *value != negated;
 }
 
-ShellText Joined(const std::vector<ShellText>& words) {
+// What one of two decides alone, or both together; nullopt: it cannot be told. `decisive`: true of ||, false of &&.
+std::optional<bool> Joined(std::optional<bool> a, std::optional<bool> b, bool decisive) {
+  if (a == decisive || b == decisive) return decisive;
+  if (!a || !b) return std::nullopt;
+  return !decisive;
+}
+
+// [ … ], or [[ … ]] with && and ||, of which && binds more tightly.
+std::optional<bool> Test(const ShellSimpleCommand& command) {
+  std::span<const ShellText> words = command.words;
+  if (words[0].text != "test" && words.size() < 2) return std::nullopt;
+  const std::size_t end = words.size() - (words[0].text == "test" ? 0 : 1);  // of the words before ] or ]]
+  std::optional<bool> any = false, all = true;
+  std::size_t begin = 1;
+  for (const std::size_t at : command.connectives) {
+    all = Joined(all, Part(words.subspan(begin, at - begin)), /*decisive=*/false);
+    if (words[at].text == "||") {
+      any = Joined(any, all, /*decisive=*/true);
+      all = true;
+    }
+    begin = at + 1;
+  }
+  if (begin > end) return std::nullopt;  // nothing stands behind the last operator
+  all = Joined(all, Part(words.subspan(begin, end - begin)), /*decisive=*/false);
+  return Joined(any, all, /*decisive=*/true);
+}
+
+ShellText Text(const std::vector<ShellText>& words) {
   ShellText all;
   for (std::size_t i = 1; i < words.size(); ++i) {
     if (i > 1) all.Append(' ', words[i].place);
@@ -81,7 +104,7 @@ bool Builtin(const ShellSimpleCommand& command, ShellState* state, ShellOutcome*
   const std::string& name = words[0].text;
   const bool sure = command.chance == ShellChance::kSurely;
   if (IsOneOf(name, {"[", "[[", "test"})) {
-    outcome->status = Test(words);
+    outcome->status = Test(command);
     for (const ShellText& word : words) {
       if (outcome->why.empty()) outcome->why = word.unknown;
     }
@@ -108,9 +131,10 @@ bool Builtin(const ShellSimpleCommand& command, ShellState* state, ShellOutcome*
 
 // A text to be read; one that is not known is a command that is not known.
 std::optional<ShellInnerText> Inner(const ShellText& text, std::vector<ShellText> before,
-                                    const std::vector<ShellText>& outer, ShellState* state) {
+                                    const std::vector<ShellText>& outer, const std::string& function,
+                                    ShellState* state) {
   if (!text.unknown.empty()) {
-    state->commands.push_back({{text}, std::move(before), ""});
+    state->commands.push_back({{text}, std::move(before), "", function});
     return std::nullopt;
   }
   before.insert(before.begin(), outer.begin(), outer.end());
@@ -130,16 +154,16 @@ std::optional<ShellInnerText> ExecuteShellCommand(const ShellSimpleCommand& comm
   if (command.chance == ShellChance::kNever) return std::nullopt;
   *outcome = {};
   if (Builtin(command, state, outcome)) return std::nullopt;
-  if (words[0].text == "eval") return Inner(Joined(words), {}, outer, state);
+  if (words[0].text == "eval") return Inner(Text(words), {}, outer, command.function, state);
   if (const std::size_t text = InnerText(words); text > 0) {
     return Inner(words[text], {words.begin(), words.begin() + static_cast<std::ptrdiff_t>(text) - 2}, outer,
-                 state);
+                 command.function, state);
   }
   std::string uncertain;
   if (command.chance == ShellChance::kPerhaps) {
     uncertain = "it is run under a condition that is not known, in a loop or in a function" + command.why;
   }
-  state->commands.push_back({words, outer, std::move(uncertain)});
+  state->commands.push_back({words, outer, std::move(uncertain), command.function});
   return std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "engine/base/status.h"
 #include "engine/base/units.h"
@@ -176,6 +177,27 @@ absl::Status CheckVolumes(const Recipe& recipe, const std::string& scheduler) {
   return absl::OkStatus();
 }
 
+// What a run writes elsewhere in a pod is gone with the pod.
+absl::Status CheckOut(const Recipe& recipe) {
+  const recipe::Launch& launch = recipe.launch;
+  if (launch.volumes.empty() || !launch.out.starts_with('/') || !recipe.checkpoint.upload.empty())
+    return absl::OkStatus();
+  const std::filesystem::path out = std::filesystem::path(launch.out).lexically_normal();
+  std::vector<std::string> places;
+  for (const std::string& volume : launch.volumes) {
+    places.push_back(volume.substr(volume.find(':') + 1));
+    const std::filesystem::path below =
+        out.lexically_relative(std::filesystem::path(places.back()).lexically_normal());
+    if (!below.empty() && *below.begin() != "..") return absl::OkStatus();
+  }
+  return ErrorOf(recipe, "launch.out",
+                 fmt::format("launch.out '{}' is on none of the volumes, which are mounted at {}: the run's "
+                             "checkpoints would be gone with its pods",
+                             launch.out, fmt::join(places, ", ")),
+                 fmt::format("out = \"{}\"; or checkpoint.upload = a bucket",
+                             (std::filesystem::path(places.front()) / out.filename()).string()));
+}
+
 absl::Status CheckNetwork(const Recipe& recipe) {
   const recipe::Launch& launch = recipe.launch;
   if (launch.network == "efa" && launch.host_memory_bytes == 0) {
@@ -222,6 +244,7 @@ absl::Status CheckKubernetes(const Recipe& recipe, const std::string& scheduler)
   }
   RETURN_IF_ERROR(CheckNames(recipe, scheduler));
   RETURN_IF_ERROR(CheckVolumes(recipe, scheduler));
+  RETURN_IF_ERROR(CheckOut(recipe));
   return CheckNetwork(recipe);
 }
 

@@ -16,6 +16,10 @@ namespace engine::launch {
 
 inline constexpr std::size_t kNonceBytes = 32;
 
+// What whoever reads of a token that differs is told.
+inline constexpr const char* kTokenRule =
+    "--token-file, or ENGINE_TOKEN, must be the same on all hosts of a run";
+
 // So many bytes of the kernel's random numbers.
 absl::StatusOr<std::string> RandomBytes(std::size_t count);
 

@@ -29,6 +29,7 @@ void JoinCheck::TakeHello(Connection& connection, const WireMessage& message) {
     return;
   }
   if (!SameProof(fields.back(), ProofOf(MessageKind::kHello, token_, connection.nonce, fields))) {
+    has_refused_token_ = true;
     return Part(connection, MessageKind::kRefused, "token");
   }
   connection.Queue(MessageKind::kWelcome, {ProofOf(MessageKind::kWelcome, token_, connection.nonce, fields)});

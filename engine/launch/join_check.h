@@ -11,7 +11,7 @@
 
 namespace engine::launch {
 
-// Who does not know the token is refused, and nobody hears of it. Who knows it joins the run, unless the run
+// Who does not know the token is refused, and the ranks that are here go on. Who knows it joins the run, unless the run
 // has ended, the newcomer does not fit (then a run that has not started ends), or it only reports a failure.
 class JoinCheck {
  public:
@@ -20,6 +20,8 @@ class JoinCheck {
 
   // The first message of this connection, which is a stranger's.
   void TakeHello(Connection& connection, const WireMessage& message);
+  // Somebody spoke this program's language and was refused for another token.
+  bool has_refused_token() const { return has_refused_token_; }
 
  private:
   void TakeMember(Connection& connection, const Member& member);
@@ -28,6 +30,7 @@ class JoinCheck {
 
   const std::string token_;
   Members& members_;
+  bool has_refused_token_ = false;
 };
 
 }  // namespace engine::launch

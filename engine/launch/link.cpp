@@ -127,7 +127,8 @@ absl::StatusOr<Link> OpenLink(Descriptor socket, const std::string& token, const
   ASSIGN_OR_RETURN(const WireMessage welcome, link.Receive(patience));
   if (welcome.kind != MessageKind::kWelcome ||
       !SameProof(welcome.fields[0], ProofOf(MessageKind::kWelcome, token, challenge.fields[1], hello)))
-    return FailedPrecondition("the process that listens there does not know the token of this run");
+    return FailedPrecondition("the process that listens there does not know the token of this run: {}",
+                              kTokenRule);
   return link;
 }
 

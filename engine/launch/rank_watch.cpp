@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/print.h"
+#include "engine/launch/handshake.h"
 #include "engine/launch/message.h"
 #include "engine/launch/rendezvous_times.h"
 
@@ -35,10 +36,11 @@ void RankWatch::TakeProgress(std::int64_t rank, const std::vector<std::string>& 
   standing.waits = fields[3] == "1";
 }
 
-void RankWatch::Tick(std::int64_t crowded_out) {
+void RankWatch::Tick(std::int64_t crowded_out, bool has_refused_token) {
   if (!members_.reason().empty()) return;
   ++ticks_;
-  if (!members_.has_started() && ticks_ * tick_ > options_.join_timeout) return EndForMissing(crowded_out);
+  if (!members_.has_started() && ticks_ * tick_ > options_.join_timeout)
+    return EndForMissing(crowded_out, has_refused_token);
   for (std::int64_t rank = 0; rank < members_.world(); ++rank) {
     const Seat& seat = members_.seat(rank);
     if (seat.connection == nullptr || seat.left) continue;
@@ -52,7 +54,7 @@ void RankWatch::Tick(std::int64_t crowded_out) {
   if (members_.has_started() && options_.hang_timeout != Milliseconds(0)) EndIfHanging();
 }
 
-void RankWatch::EndForMissing(std::int64_t crowded_out) {
+void RankWatch::EndForMissing(std::int64_t crowded_out, bool has_refused_token) {
   std::string ranks;
   std::size_t count = 0;
   for (std::int64_t rank = 0; rank < members_.world(); ++rank) {
@@ -61,15 +63,17 @@ void RankWatch::EndForMissing(std::int64_t crowded_out) {
   }
   if (count > kMostNamed) ranks += fmt::format(" and {} others", count - kMostNamed);
   too_late_ = true;
-  std::string crowd;
+  std::string others;
+  if (has_refused_token)
+    others = fmt::format("; somebody came with another token, and was refused: {}", kTokenRule);
   if (crowded_out > 0) {
-    crowd = fmt::format(
+    others += fmt::format(
         "; strangers crowd the port: {} connections that had not said who they are were dropped to make "
         "room for newer ones",
         crowded_out);
   }
   members_.End(fmt::format("rank{} {} did not come within {}{}", count == 1 ? "" : "s", ranks,
-                           Text(options_.join_timeout), crowd));
+                           Text(options_.join_timeout), others));
 }
 
 Milliseconds RankWatch::StillOf(std::int64_t rank) const {

@@ -26,8 +26,8 @@ class RankWatch {
   void TakeProgress(std::int64_t rank, const std::vector<std::string>& fields);
   // A tick has passed: ends the run for ranks that are missing, silent or standing still too long, and tells
   // the ranks that the server lives. `crowded_out`: how many strangers were dropped so far to make room for
-  // newer ones.
-  void Tick(std::int64_t crowded_out);
+  // newer ones. `has_refused_token`: somebody was refused who came with another token.
+  void Tick(std::int64_t crowded_out, bool has_refused_token);
 
   // The run has ended without those that have not come, as they are too late.
   bool too_late() const { return too_late_; }
@@ -43,7 +43,7 @@ class RankWatch {
   };
 
   Standing& StandingOf(std::int64_t rank) { return standings_[static_cast<std::size_t>(rank)]; }
-  void EndForMissing(std::int64_t crowded_out);
+  void EndForMissing(std::int64_t crowded_out, bool has_refused_token);
   Milliseconds StillOf(std::int64_t rank) const;
   bool AllStandStill(Milliseconds longer_than) const;
   void EndIfHanging();

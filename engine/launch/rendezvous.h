@@ -54,8 +54,8 @@ struct Member {
   std::string Name() const;  // "rank 3 (host a, pid 77)"
 };
 
-// Refuses whoever is not of this run: a wrong token (handshake.h) with the word "token", and nobody hears of
-// it. A member (right token) that does not fit, by another world size, build or plan, a rank or a device that
+// Refuses whoever is not of this run: a wrong token (handshake.h) with the word "token", of which only a start that fails
+// for ranks that are missing speaks. A member (right token) that does not fit, by another world size, build or plan, a rank or a device that
 // is taken, ends the run with the reason. Who says nothing or garbage is dropped, and delays nobody.
 // Where very many strangers are connected, the server drops the oldest, after it has read what they have
 // sent; a start that fails then says so.

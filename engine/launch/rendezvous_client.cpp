@@ -367,7 +367,9 @@ void Client::Answer(const WireMessage& challenge) {
 // only Join fails.
 void Client::Meet(const WireMessage& message) {
   if (message.kind == MessageKind::kChallenge && hello_.empty()) return Answer(message);
-  if (message.kind == MessageKind::kRefused && !hello_.empty()) return End("refused: token");
+  if (message.kind == MessageKind::kRefused && !hello_.empty()) {
+    return End(fmt::format("refused: token: {}", kTokenRule));
+  }
   if (message.kind != MessageKind::kWelcome || hello_.empty()) {
     return End("what listens there is no run of this program");
   }

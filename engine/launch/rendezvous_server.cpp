@@ -57,7 +57,7 @@ class PollServer final : public Server {
       connections_.ServeReadable();
       connections_.Admit();
       if (Clock::now() >= next_tick) {
-        watch_.Tick(connections_.crowded_out());
+        watch_.Tick(connections_.crowded_out(), join_check_.has_refused_token());
         next_tick = Clock::now() + watch_.tick();
       }
       connections_.Flush();

@@ -93,8 +93,10 @@ void RosterLeader::TakeHello(Connection& from, const WireMessage& message) {
     from.gone = true;
     return;
   }
-  if (!SameProof(fields.back(), ProofOf(MessageKind::kHello, options_.token, from.nonce, fields)))
+  if (!SameProof(fields.back(), ProofOf(MessageKind::kHello, options_.token, from.nonce, fields))) {
+    has_refused_token_ = true;
     return refuse("token");
+  }
   from.Queue(MessageKind::kWelcome, {ProofOf(MessageKind::kWelcome, options_.token, from.nonce, fields)});
   from.stream.SetMost(kMostFrameBytes);
   const std::int64_t host = NumberOf(fields[2]);
@@ -162,9 +164,13 @@ void RosterLeader::Dropped(const Connection& connection) {
 
 void RosterLeader::Tell(const HostTable::News& news) {
   if (news.over) {
-    over_ = {std::to_string(news.code), news.text};
+    std::string text = news.text;
+    if (!text.empty() && !has_begun_ && has_refused_token_)
+      text += fmt::format("; somebody came with another token, and was refused: {}", kTokenRule);
+    over_ = {std::to_string(news.code), text};
     return SendToAll(MessageKind::kRunOver, *over_);
   }
+  has_begun_ = true;
   for (const auto& [host, seat] : seats_) {
     const auto place = news.nodes.find(host);
     seat.connection->Queue(

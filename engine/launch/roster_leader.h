@@ -49,6 +49,8 @@ class RosterLeader {
   std::map<std::int64_t, std::string> names_;     // of their processes
   std::optional<std::vector<std::string>> over_;  // fields of kRunOver
   bool has_new_hosts_ = false;                    // which all have to hear of
+  bool has_begun_ = false;                        // an attempt, since this host leads
+  bool has_refused_token_ = false;                // of somebody who came with another one
   Connections connections_;
   std::atomic<bool> yields_ = false;  // to the one that leads at the coordinator's address
   std::atomic<bool> stopping_ = false;

@@ -43,6 +43,21 @@ std::string NearestHint(std::string_view word, const std::vector<std::string>& w
   return fmt::format("there are {}{}", fmt::join(first, ", "), words.size() > kMostNamed ? ", …" : "");
 }
 
+std::string AttributeHint(std::string_view word, const std::vector<std::string>& known) {
+  constexpr std::size_t kMostModules = 3;
+  std::string hint = NearestHint(word, known);
+  if (!NearestWord(word, known).empty()) return hint;
+  std::vector<std::string_view> others;
+  for (const ModuleDef* module : Modules()) {
+    const bool has = std::any_of(module->attributes.begin(), module->attributes.end(),
+                                 [&](const AttributeDef& def) { return def.name == word; });
+    if (has) others.push_back(module->name);
+  }
+  if (others.empty() || others.size() > kMostModules) return hint;
+  return fmt::format("{}{}'{}' is an attribute of {}", hint, hint.empty() ? "" : "; ", word,
+                     fmt::join(others, ", "));
+}
+
 bool AttributeReader::Fail(const Node& node, const std::string& message, std::string hint) {
   ReportText(ErrorAt(node, message, std::move(hint)), diagnostics_);
   return false;
@@ -82,7 +97,7 @@ bool AttributeReader::Read(const Node& step, const ModuleDef& module, Scope* sco
       for (const StepKey& known : StepKeys()) names.emplace_back(known.name);
       ReportText(
           ErrorAt(entry, fmt::format("{} has no attribute '{}'", module.name, recipe::Shown(entry.key)),
-                  NearestHint(entry.key, names)),
+                  AttributeHint(entry.key, names)),
           diagnostics_);
       good = false;
       continue;

@@ -51,4 +51,7 @@ class AttributeReader {
 // "did you mean 'x'?", or what there is.
 std::string NearestHint(std::string_view word, const std::vector<std::string>& words);
 
+// The same of an attribute that a module does not have, of those that it has; and which modules have it, where those are few.
+std::string AttributeHint(std::string_view word, const std::vector<std::string>& known);
+
 }  // namespace engine::model

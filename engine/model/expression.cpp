@@ -18,6 +18,23 @@ bool IsLetter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0;
 bool IsDigit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 bool IsOfName(char c) { return IsLetter(c) || IsDigit(c) || c == '_'; }
 
+// ", and 2 or 4 would divide it": the divisors of a that are next to b; empty where none is near.
+std::string DivisorsText(std::int64_t a, std::int64_t b) {
+  constexpr std::int64_t kFarthest = 4096;
+  if (a < 1 || b < 1) return "";
+  const auto next = [&](std::int64_t step) -> std::int64_t {
+    for (std::int64_t i = 1; i <= kFarthest && b + i * step >= 1 && b + i * step <= a; ++i) {
+      if (a % (b + i * step) == 0) return b + i * step;
+    }
+    return 0;
+  };
+  const std::int64_t below = next(-1), above = next(1);
+  if (below == 0 && above == 0) return "";
+  const bool both = below != 0 && above != 0;
+  return fmt::format(", and {}{} would divide {}", below != 0 ? below : above,
+                     both ? fmt::format(" or {}", above) : "", a);
+}
+
 // What the two kinds of numbers do differently.
 struct Integers {
   using Number = std::int64_t;
@@ -38,7 +55,8 @@ struct Integers {
     if (sign == "/" || sign == "//") {
       if (b == 0) return InvalidArgument("{} / 0", a);
       if (sign == "/" && a % b != 0) {
-        return InvalidArgument("{} / {} leaves a remainder of {}; // would round it down", a, b, a % b);
+        return InvalidArgument("{} / {} leaves a remainder of {}; // would round it down{}", a, b, a % b,
+                               DivisorsText(a, b));
       }
       result = a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
     }

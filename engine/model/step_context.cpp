@@ -75,7 +75,8 @@ absl::StatusOr<ValueId> StepContext::AddParameter(std::string_view suffix, graph
     return ErrorIn("as",
                    fmt::format("the parameter {} is made already, by the step at {}:{}", name,
                                other.source->name(), other.mark.line),
-                   "give one of the steps another name by `as`");
+                   "give one of the steps another name by `as`, or one of a layer's blocks: layer = [\"BLOCK "
+                   "as NAME\"]");
   }
   known->second = {graph_->AddParameter(name, {.shape = sizes.shape, .dtype = dtype, .dims = sizes.dims},
                                         sizes.logical, initializer, role),

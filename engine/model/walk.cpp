@@ -161,7 +161,7 @@ bool Walk::CheckKeys(const Node& step, const ModuleDef& module) {
     for (const StepKey& key : StepKeys()) names.emplace_back(key.name);
     if (std::find(names.begin(), names.end(), entry.key) != names.end()) continue;
     ReportText(ErrorAt(entry, fmt::format("{} has no attribute '{}'", module.name, recipe::Shown(entry.key)),
-                       NearestHint(entry.key, names)),
+                       AttributeHint(entry.key, names)),
                diagnostics_);
     good = false;
   }

@@ -86,7 +86,11 @@ std::string ToJson(const Recipe& recipe) {
 }
 
 std::string OriginOf(const Recipe& recipe, const std::string& key) {
-  // A step, or a dim, is where the nearest key around it is.
+  const bool is_of_text = recipe.text != nullptr && !recipe.provenance.contains(key);
+  if (const Node* node = is_of_text ? FindInText(*recipe.text, key) : nullptr;
+      node != nullptr && node->source != nullptr)
+    return Location({Provenance::Origin::kFile, node->source->Span(node->mark), ""});
+  // Where nothing of it is said, the nearest key around it.
   std::string known = key;
   while (!recipe.provenance.contains(known) && known.find('.') != std::string::npos)
     known.resize(known.rfind('.'));

@@ -16,7 +16,7 @@ std::string ToToml(const Recipe& recipe);
 // newline.
 std::string ToJson(const Recipe& recipe);
 
-// Where a key's value comes from: "a.toml:3:10", or "default".
+// Where a key's value comes from: "a.toml:3:10", "--set:1:12", or "default". Keys of the text are those that Diff names.
 std::string OriginOf(const Recipe& recipe, const std::string& key);
 
 // 32 hex digits that depend on the values that are not defaults, and on nothing else.

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <variant>
+#include <vector>
 
 #include "engine/recipe/parse.h"
 #include "engine/recipe/study_reader.h"
@@ -14,6 +16,8 @@ namespace engine::recipe {
 namespace {
 
 constexpr std::array<const char*, 4> kSections = {kStudyKey, "variants", "grid", "one_at_a_time"};
+
+const std::vector<std::string> kHeadKeys = {"base", "title", "metric", "metric_iterations", "seeds"};
 
 bool IsSection(const std::string& key) {
   return std::find(kSections.begin(), kSections.end(), key) != kSections.end();
@@ -76,7 +80,7 @@ StudyHead ParseHead(const Node& table, StudyReader* reader) {
     } else if (entry.key == "seeds") {
       if (Is(entry, Node::Kind::kArray, "a list of integers", reader)) head.seeds = ParseSeeds(value, reader);
     } else {
-      reader->Unknown(entry, "key", kStudyKey, {"base", "title", "metric", "metric_iterations", "seeds"});
+      reader->Unknown(entry, "key", kStudyKey, kHeadKeys);
     }
   }
   return head;
@@ -91,7 +95,10 @@ StudyText ParseStudy(const Document& document, std::vector<Diagnostic>* diagnost
   const Entry* variants = nullptr;
   for (const Entry& entry : document.root.entries) {
     const bool table = entry.value.kind == Node::Kind::kTable;
-    if (!IsSection(entry.key)) {
+    if (std::find(kHeadKeys.begin(), kHeadKeys.end(), entry.key) != kHeadKeys.end()) {
+      reader.Error(entry.key_mark, fmt::format("unknown key '{}' of a study", entry.key),
+                   fmt::format("it is a key of [{}]: write that line above it", kStudyKey));
+    } else if (!IsSection(entry.key)) {
       reader.Unknown(entry, table ? "section" : "key", "", {kSections.begin(), kSections.end()});
     } else if (!table) {
       reader.Error(entry.value.mark,

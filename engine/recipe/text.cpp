@@ -216,12 +216,13 @@ std::string StepLines(const Node& steps) {
 struct TextRow {
   std::string key;
   std::string text;
+  const Node* node = nullptr;  // the value
   const Node* step = nullptr;  // null where it is none
 };
 
 void AddStepRows(const std::string& prefix, const Node& steps, std::vector<TextRow>* rows) {
   if (!steps.is_array()) {
-    rows->push_back({prefix, InlineToml(steps)});
+    rows->push_back({prefix, InlineToml(steps), &steps});
     return;
   }
   std::map<std::string, int> seen;
@@ -229,10 +230,10 @@ void AddStepRows(const std::string& prefix, const Node& steps, std::vector<TextR
   for (const Node& step : steps.items) {
     std::string name = StepName(step);
     if (const int count = ++seen[name]; count > 1) name += fmt::format("#{}", count);
-    rows->push_back({fmt::format("{}.{}", prefix, name), InlineToml(step), &step});
+    rows->push_back({fmt::format("{}.{}", prefix, name), InlineToml(step), &step, &step});
     order.push_back(std::move(name));
   }
-  rows->push_back({prefix, fmt::format("[{}]", fmt::join(order, ", "))});  // their order
+  rows->push_back({prefix, fmt::format("[{}]", fmt::join(order, ", ")), &steps});  // their order
 }
 
 std::vector<TextRow> AllRows(const Node& root) {
@@ -247,15 +248,15 @@ std::vector<TextRow> AllRows(const Node& root) {
           if (entry.key == "steps") {
             AddStepRows(key, entry.value, &rows);
           } else {
-            rows.push_back({key + "." + entry.key, InlineToml(entry.value)});
+            rows.push_back({key + "." + entry.key, InlineToml(entry.value), &entry.value});
           }
         }
       }
     } else if (part.value.is_table()) {
       for (const Entry& entry : part.value.entries)
-        rows.push_back({fmt::format("{}.{}", part.key, entry.key), InlineToml(entry.value)});
+        rows.push_back({fmt::format("{}.{}", part.key, entry.key), InlineToml(entry.value), &entry.value});
     } else {
-      rows.push_back({part.key, InlineToml(part.value)});
+      rows.push_back({part.key, InlineToml(part.value), &part.value});
     }
   }
   return rows;
@@ -406,6 +407,19 @@ std::vector<std::pair<std::string, std::string>> TextRows(const Node& root) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (TextRow& row : AllRows(root)) rows.emplace_back(std::move(row.key), std::move(row.text));
   return rows;
+}
+
+const Node* FindInText(const Node& root, std::string_view key) {
+  const std::vector<TextRow> rows = AllRows(root);
+  const TextRow* nearest = nullptr;
+  for (const TextRow& row : rows) {
+    const bool is_around = key == row.key || (key.starts_with(row.key) && key[row.key.size()] == '.');
+    if (is_around && (nearest == nullptr || row.key.size() > nearest->key.size())) nearest = &row;
+  }
+  if (nearest == nullptr) return nullptr;
+  if (nearest->step == nullptr || key == nearest->key) return nearest->node;
+  const Node* attribute = nearest->step->Find(key.substr(nearest->key.size() + 1));
+  return attribute != nullptr ? attribute : nearest->step;
 }
 
 std::vector<TextChange> TextChanges(const Node& before, const Node& after) {

@@ -47,6 +47,10 @@ std::string TextTables(const Node& root);
 // "model.dims.D" → "4096", "block.mlp.fc1" → the step: what a text comes to. A step goes by its name.
 std::vector<std::pair<std::string, std::string>> TextRows(const Node& root);
 
+// The value of a key as TextChanges names it, within this tree. Of an attribute that a step does not have, the step; of a step that
+// a list does not have, the list. Null where the text has nothing around the key either.
+const Node* FindInText(const Node& root, std::string_view key);
+
 struct TextChange {
   std::string key;            // "model.dims.D", "block.mlp.router.top_k"
   std::string before, after;  // "none" where that text has no such row or attribute

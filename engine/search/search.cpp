@@ -1,15 +1,21 @@
 #include "engine/search/search.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/base/parallel.h"
 #include "engine/driver/check_device.h"
 #include "engine/driver/check_kernels.h"
 #include "engine/driver/compile_recipe.h"
+#include "engine/recipe/rules.h"
 #include "engine/recipe/validate.h"
 #include "engine/search/estimate_layouts.h"
 #include "engine/search/neighbour.h"
@@ -75,6 +81,38 @@ std::int64_t WorldOf(const Recipe& recipe, const SearchOptions& options) {
   return options.world > 0 ? options.world : recipe.world_size();
 }
 
+// Whether there is any layout of so many ranks to look at.
+bool HasLayouts(const Recipe& recipe, std::int64_t world, const std::vector<std::string>& fixed) {
+  const SearchSpace space(recipe, world, fixed);
+  const std::vector<SearchSpace::Group> groups = space.Groups();
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const SearchSpace::Group& group) { return !space.Layouts(group).empty(); });
+}
+
+// Why there is no layout of so many ranks, and which numbers near it have some.
+absl::Status NoLayout(const Recipe& recipe, std::int64_t world, const std::vector<std::string>& fixed) {
+  constexpr std::int64_t kFarthest = 64;
+  const std::int64_t each = recipe.cluster.devices_per_node;
+  const auto suits = [&](std::int64_t ranks) {
+    const bool fills_nodes = each == 0 || world <= each || ranks <= each || ranks % each == 0;
+    return ranks > 0 && fills_nodes && HasLayouts(recipe, ranks, fixed);
+  };
+  std::vector<std::int64_t> near;
+  for (const std::int64_t step : {-1, 1}) {
+    std::int64_t distance = 1;
+    while (distance <= kFarthest && !suits(world + step * distance)) ++distance;
+    if (distance <= kFarthest) near.push_back(world + step * distance);
+  }
+  return InvalidArgument(
+      "no layout of {} ranks is lawful for this recipe: they cannot be split into data-parallel ranks that "
+      "share its {} samples a batch evenly, tensor-parallel ranks that share its widths, context-parallel "
+      "ranks that share its {} tokens a sample, and {} at most{}; {}",
+      world, recipe.training.global_batch, recipe.data.sequence_length,
+      recipe::Counted(recipe.model.layers, "stage"), fixed.empty() ? "" : ", with what --fix keeps",
+      near.empty() ? "nor is there one of a number near it"
+                   : fmt::format("there are layouts of {} ranks", fmt::join(near, " and of ")));
+}
+
 // Searches one recipe.
 class Searcher {
  public:
@@ -137,11 +175,25 @@ class Searcher {
                      EstimateLayouts(recipe_, compile_, space_, options, kUnlimited, 1, none, &reporter_));
     result_.interrupted = reporter_.stopped();
     if (result_.interrupted) return absl::OkStatus();
-    if (all.candidates.empty())
-      return InvalidArgument("no layout of {} ranks is lawful for this recipe", result_.world);
+    if (all.candidates.empty()) return WhyNone(all.layouts == 0);
     ASSIGN_OR_RETURN(result_.smallest,
                      CompileLayout(recipe_, compile_, all.candidates.front().layout, /*must_fit=*/false));
     return absl::OkStatus();
+  }
+
+  // Why no layout is lawful: there is none, or the rules or the compiler refuse each.
+  absl::Status WhyNone(bool nothing_to_try) const {
+    if (nothing_to_try) return NoLayout(recipe_, result_.world, options_.fixed);
+    for (const SearchSpace::Group& group : space_.Groups()) {
+      for (const Layout& layout : space_.Layouts(group)) {
+        const absl::Status refused = WithLayout(recipe_, compile_, layout).status();
+        if (refused.ok()) continue;
+        return InvalidArgument("no layout of {} ranks is lawful for this recipe; of {}: {}", result_.world,
+                               layout.ToString(), Message(refused));
+      }
+    }
+    return InvalidArgument("no layout of {} ranks is lawful for this recipe: none can be compiled",
+                           result_.world);
   }
 
   size_t Wanted() const { return std::max(options_.finalists, options_.shown); }

@@ -8,8 +8,11 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "engine/base/diagnostic.h"
 #include "engine/base/shown.h"
 #include "engine/train/save.h"
 
@@ -211,12 +214,21 @@ absl::Status Located(const absl::Status& status, const std::string& text) {
   return WithContext(status, "--fault " + Shown(text, kMostFaultShown));
 }
 
-std::string_view AnyTensorOf(const plan::Plan& plan, const plan::StagePlan& stage) {
+// "it has a, b and 12 others", of the tensors that a fault of this kind may name.
+std::string TensorsText(const plan::Plan& plan, const plan::StagePlan& stage, const Fault& fault) {
+  constexpr std::size_t kMostNamed = 8;
+  std::vector<std::string> names;
   for (const plan::Bucket& bucket : stage.buckets) {
+    if (fault.of_gradient && bucket.frozen()) continue;
     for (const plan::Bucket::Item& item : bucket.items)
-      return plan.parameters[static_cast<std::size_t>(item.parameter)].name;
+      names.push_back(plan.parameters[static_cast<std::size_t>(item.parameter)].name);
   }
-  return "";
+  if (names.empty()) return "it has none";
+  const std::string nearest = NearestWord(fault.tensor, names);
+  const std::size_t others = names.size() - std::min(names.size(), kMostNamed);
+  names.resize(names.size() - others);
+  return fmt::format("{}it has {}{}", nearest.empty() ? "" : fmt::format("did you mean {}? ", nearest),
+                     fmt::join(names, ", "), others == 0 ? "" : fmt::format(" and {} others", others));
 }
 
 bool Holds(const plan::Plan& plan, const plan::StagePlan& stage, const Fault& fault) {
@@ -273,9 +285,9 @@ absl::Status CheckFaultTensors(const std::vector<Fault>& faults, const plan::Pla
     if (fault.tensor.empty() || fault.IsOfReceived()) continue;
     const plan::StagePlan& stage = plan.stages[static_cast<std::size_t>(plan.StageOfRank(fault.rank))];
     if (Holds(plan, stage, fault)) continue;
-    return InvalidArgument("--fault {}: rank {} {} no {}; it has {}", Shown(TextOf(fault), kMostFaultShown),
+    return InvalidArgument("--fault {}: rank {} {} no {}; {}", Shown(TextOf(fault), kMostFaultShown),
                            fault.rank, fault.of_gradient ? "trains" : "holds", Shown(fault.tensor),
-                           AnyTensorOf(plan, stage));
+                           TensorsText(plan, stage, fault));
   }
   return absl::OkStatus();
 }

@@ -90,6 +90,13 @@ TEST_CASE("diff: what experts differ in is named by the step's attribute") {
                                                        {"block.mlp.router.z_loss", "none -> 0.001"},
                                                        {"block.mlp.experts.hidden", "\"F\" -> \"F/2\""},
                                                        {"model.dims.X", "8 -> 16"}});
+  for (const auto& setting : json["settings"]) {
+    const std::string a = setting["a_origin"], b = setting["b_origin"];
+    CAPTURE(a);
+    CHECK(Contains(a, "mixtral-s-1gpu.toml:"));
+    CHECK(b.starts_with("--set:"));
+    if (setting["key"] == "block.mlp.router.top_k") CHECK(b == "--set:1:30");
+  }
 }
 
 TEST_CASE("diff: plan hashes are the same in every run of the program") {

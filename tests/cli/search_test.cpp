@@ -116,6 +116,22 @@ TEST_CASE("search names the keys that it varies") {
         std::string::npos);
 }
 
+TEST_CASE("a world that no layout shares the recipe's work over is refused, with the nearest that some do") {
+  const ProgramResult none = RunProgram("search " + SourcePath("recipes/quickstart.toml") + " --world 9");
+  CHECK(none.exit_code == 1);
+  CHECK_MESSAGE(
+      none.output.find("no layout of 9 ranks is lawful for this recipe: they cannot be split into "
+                       "data-parallel ranks that share its 16 samples a batch evenly, ") != std::string::npos,
+      none.output);
+  CHECK_MESSAGE(
+      none.output.find("and 8 stages at most; there are layouts of 8 and of 10 ranks\n") != std::string::npos,
+      none.output);
+  const ProgramResult zero = RunProgram("search " + Recipe() + " --world 0");
+  CHECK(zero.exit_code == 2);
+  CHECK(zero.output.find("--world: Value 0 not in range") != std::string::npos);
+  CHECK(zero.output.size() < 200);
+}
+
 TEST_CASE("a world that does not fill nodes is refused") {
   const ProgramResult result = RunProgram("search " + Recipe() + " --world 12");
   CHECK(result.exit_code == 2);

@@ -215,6 +215,10 @@ TEST_CASE("report: a page, in a file and on standard output") {
   const std::string markdown = run.parent / "page.md";
   CHECK(RunProgram("report " + run.folder + " -o " + markdown).exit_code == 0);
   CHECK(data::ReadFile(markdown).starts_with("# made-up\n\n|  | made-up |\n"));
+  const ProgramResult other = RunProgram("report " + run.folder + " -o " + run.parent / "page.txt");
+  CHECK(other.exit_code == 2);
+  CHECK(Contains(other.output, "page.txt': a name ends in .html or .htm for a page, or in .md for Markdown"));
+  CHECK(!std::filesystem::exists(run.parent / "page.txt"));
   const ProgramResult failed = RunProgram("report " + run.folder + " -o " + run.folder);
   CHECK(failed.exit_code == 1);
   CHECK(Contains(failed.output, "engine report: "));

@@ -257,7 +257,7 @@ def nodes(bench, what="another model", token="secret", arguments=("--set", "mode
 
 def token(bench):
     yield from nodes(bench, "of node 1", "guessed", (),
-                     (rf"rank 1 did not come within {JOIN_S} s$", r": refused: token$"))
+                     (rf"rank 1 did not come within {JOIN_S} s; somebody came with another token, and was refused: ", r": refused: token: "))
 
 
 def port(bench):

@@ -71,7 +71,7 @@ def main():
         for layout in layouts:
             train(small, layout, layout, WARMUP + 1)  # chooses the algorithms of all that follow
             plain, plain_ms = train(small, layout, layout, options.iterations)
-            for form in ([], ["--no-graphs"]):
+            for form in ([], ["--no-graphs"]) if options.device == "cuda" else ([],):
                 for seed in range(1, options.seeds + 1):
                     name = f"{layout} seed {seed} {' '.join(form)}"
                     try:

@@ -80,6 +80,30 @@ TEST_CASE("megatron: tokenizers of a file or folder") {
                 "any\n") != std::string::npos);
 }
 
+TEST_CASE("megatron: what is taken for a tokenizer that the script only names is noted") {
+  const auto notes = [](const std::string& type, const std::string& model, const Flags& more = {}) {
+    return Messages(
+        Import(Script(With({{"--tokenizer-type", type}, {"--tokenizer-model", model}}, more))).diagnostics);
+  };
+  const std::string hub =
+      ": note: meta-llama/Llama-3-8B reads like a name at Hugging Face's hub, and nothing is fetched from "
+      "there: "
+      "it counts as the path of a folder with the tokenizer's files\n";
+  const std::string noted = notes("HuggingFaceTokenizer", "meta-llama/Llama-3-8B");
+  CHECK_MESSAGE(noted.ends_with(hub), noted);
+  CHECK(noted.find('\n') + 1 == noted.size());
+  for (const char* path : {"/m/llama", "./llama", "../llama", "llama", "a/b/llama", "m/tokenizer.json"})
+    CHECK(notes("HuggingFaceTokenizer", path) == "");
+  CHECK(notes("GPTSentencePieceTokenizer", "a/b") == "");
+
+  const std::string taken = notes("Llama2Tokenizer", "m", {{"--vocab-size", "-"}});
+  CHECK_MESSAGE(
+      taken.ends_with(": note: the vocabulary is taken to be the 32000 tokens of Llama 2's; --vocab-size N "
+                      "says another one, without padding\n"),
+      taken);
+  CHECK(notes("Llama2Tokenizer", "m") == "");  // --vocab-size says it
+}
+
 TEST_CASE("megatron: which token ends a document is said where Megatron-LM takes another one") {
   constexpr const char* kComment = "Megatron-LM ends documents with eos_token;";
   const Flags file = {{"--tokenizer-type", "HuggingFaceTokenizer"}, {"--tokenizer-model", "m"}};

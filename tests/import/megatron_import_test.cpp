@@ -513,8 +513,20 @@ TEST_CASE("megatron: how many ranks there are") {
 
 TEST_CASE("megatron: which command is the training") {
   CHECK(Messages(Import("echo hello\n").diagnostics).find("0:0: error: there is no training command") == 0);
-  CHECK(Messages(Import(Script({}) + Script({})).diagnostics).find("this is a second training command") !=
-        std::string::npos);
+  CHECK(Messages(Import(Script({}) + Script({})).diagnostics)
+            .find("this is a second training command; the first is at line 1 | ") != std::string::npos);
+  const std::string uncalled = "debug() {\n" + Script({{"--lr", "1"}}) + "}\n";
+  CHECK(Import(uncalled + Script({})).ok());
+  CHECK(Import(Script({}) + uncalled).ok());
+  CHECK(Import(uncalled + "unused() { bash -c \"" + "python x.py --num-layers 2" + "\"; }\n" + Script({}))
+            .ok());
+  for (const std::string call : {"debug\n", "srun bash -c debug\n", "trap debug EXIT\n", "$1\n"}) {
+    CAPTURE(call);
+    CHECK(Messages(Import(uncalled + Script({}) + call).diagnostics)
+              .find("this is a second training command; the first is at line 2 | ") != std::string::npos);
+  }
+  CHECK(Messages(Import(uncalled).diagnostics).find("2:1: error: the training command cannot be read: ") ==
+        0);
   CHECK(Messages(Import("for i in 1 2; do\n" + Script({}) + "done\n").diagnostics)
             .find("2:1: error: the training command cannot be read: it is run under a condition that is not "
                   "known") == 0);

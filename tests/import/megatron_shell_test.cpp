@@ -71,6 +71,11 @@ TEST_CASE("shell: known commands are what bash makes of them") {
            "A=1\nif [ $A -eq 1 ]; then B=yes; else B=no; fi\nrun $B",
            "A=1\nif [[ \"$A\" == \"2\" ]]; then B=2; elif [ -n \"$A\" ]; then B=some; else B=no; fi\nrun $B",
            "A=1\nif ! [ -z \"$A\" ]; then run yes; fi\n[ 1 = 2 ] && A=1\n[ 1 = 2 ] || A=2\nrun $A",
+           "A=2; B=--x\nif [[ \"$A\" -gt 1 && -n \"$B\" ]]; then B+=' y'; fi\nrun $B",
+           "A=2; B=\nif [[ $A -gt 1 && -n $B ]]; then run no; fi\n[[ -z $B && ! $A == 1 ]] && run yes",
+           "[[ 1 == 2 || a == a && b == b ]] && run 1\n[[ a == a || b == b && 1 == 2 ]] && run 2",
+           "[[ 1 == 2 && a == a || 1 == 3 ]] || run 3\nif [[ x &&\n  ! y ]]; then run no; else run 4; fi",
+           "A='p q'\n[[ $A == 'p q' ]] && run 5\n[[ $A == \"&&\" ]] || run 6\n[[ '&&' ]] && run 7",
            "A=b\ncase $A in\n a) B=1;;\n b|c) B=2;;\n *) B=3\nesac\nrun $B",
            "A=x\ncase $A in a) B=1;; (x) B=4;; *) B=3;; esac\nrun $B",
            "A=3\nif [ $A -gt 2 ] && [ $A -lt 4 ]; then if [ $A != 3 ]; then run no; else run 3; fi; fi",
@@ -173,6 +178,12 @@ TEST_CASE("shell: conditions over known values are evaluated") {
 TEST_CASE("shell: what depends on an unknown condition is unknown") {
   CHECK(Commands("A=0\nif [ -d /data ]; then A=1; run; fi\nB=$A\nrun $B") == "[run] perhaps\n[run][?]\n");
   CHECK(Commands("A=0\nif [ \"$X\" = 1 ]; then A=1; else B=2; fi\nrun $A $B") == "[run][?][?]\n");
+  // What is known may decide alone.
+  CHECK(Commands("[[ $X == 1 && a == b ]] && run no\n[[ a == a || $X ]] && run yes") == "[run][yes]\n");
+  CHECK(Commands("[[ $X == 1 && a == a ]] && run a\n[[ a == b || $X ]] && run b") ==
+        "[run][a] perhaps\n[run][b] perhaps\n");
+  CHECK(Commands("[[ a < b ]] && run a\n[[ a && ]] && run b\n[[ ( a ) ]] && run c") ==
+        "[run][a] perhaps\n[run][b] perhaps\n[run][c] perhaps\n");
   CHECK(Commands("for i in 1 2; do A=$i; run $i; done; run $A $i") == "[run][?] perhaps\n[run][?][?]\n");
   CHECK(Commands("while read line; do run; done < file\nrun b") == "[run] perhaps\n[run][b]\n");
   CHECK(Commands("f() {\n  A=1\n  run\n}\nfunction g {\n run c; }\nrun $A") ==

@@ -325,10 +325,24 @@ TEST_CASE("jobs: what Kubernetes or an operator would refuse is an error at its 
   refused({"launch.volumes=[\"a:/dev/shm\"]"}, "jobset", "something else is mounted there");
   const std::string twice = "launch.volumes=[\"a:/x\",\"a:/y\"]";
   refused({twice}, "trainjob", "launch.volumes mounts a twice, and a TrainJob mounts a volume at one place");
-  const std::string text = FileOf(Load(with({twice})), "jobset");
+  const std::string text = FileOf(Load(with({twice, "launch.out=\"/x/run\""})), "jobset");
   CHECK_MESSAGE(text.find("claimName: a\n") == text.rfind("claimName: a\n"), text);  // a volume, once
   CHECK(text.find("mountPath: \"/x\"") != std::string::npos);
   CHECK(text.find("mountPath: \"/y\"") != std::string::npos);
+
+  for (const std::string out : {"/scratch/run", "/fsx2/run", "/fsx/../run", "/"}) {
+    refused({"launch.out=\"" + out + "\""}, "jobset",
+            ("launch.out '" + out +
+             "' is on none of the volumes, which are mounted at /fsx, /data: the run's checkpoints would be "
+             "gone with its pods")
+                .c_str());
+    CHECK(JobOf(Load(with({"launch.out=\"" + out + "\"", "checkpoint.upload=\"s3://runs/gpt\""})), "jobset")
+              .ok());
+    CHECK(JobOf(Load(with({"launch.out=\"" + out + "\""})), "slurm").ok());  // which mounts nothing
+  }
+  for (const std::string out : {"/fsx", "/data/a/../b/", "runs/gpt", ""})
+    CHECK(JobOf(Load(with({"launch.out=\"" + out + "\""})), "jobset").ok());
+  CHECK(JobOf(Load(with({"launch.out=\"/scratch/run\"", "launch.volumes=[]"})), "jobset").ok());
 
   for (const std::string name : {"hca", "rdma/", "/hca", "rdma/h ca", "rdma/-hca", "Rdma/hca"}) {
     refused({"launch.network_resource=\"" + name + "\""}, "jobset",

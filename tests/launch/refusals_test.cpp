@@ -48,8 +48,9 @@ TEST_CASE("processes: ranks that are not of one run") {
   CHECK(Contains(data, ") failed: "));
   CHECK(Contains(data, "/nowhere/x"));
   const std::string token = both("", "other", 5, 5);
-  CHECK(Contains(token, "rank 1 did not come within 1 s\n"));
-  CHECK(Contains(token, ": refused: token\n"));
+  CHECK(
+      Contains(token, "rank 1 did not come within 1 s; somebody came with another token, and was refused: "));
+  CHECK(Contains(token, ": refused: token: --token-file, or ENGINE_TOKEN, must be the same on all hosts"));
   CHECK(NewestCheckpoint(tiny.out).empty());
   CHECK(!HasOrphans(tiny));
 }
@@ -199,6 +200,14 @@ TEST_CASE("processes: what is refused before anything starts") {
   refused("--node-rank 1", 2, "engine run: --node-rank: is for ranks that meet each other");
   refused("--coordinator a:1", 2, "engine run: --coordinator: is for ranks that meet each other");
   refused("--token-file /nowhere", 2, "engine run: --token-file: is for ranks that meet each other");
+  refused("--spares 1", 2, "engine run: --spares: is for ranks that meet each other");
+  refused("--nodes 1 --spares 1", 2, "engine run: --spares: is for ranks that meet each other");
+  refused("--min-nodes 1", 2, "engine run: --min-nodes: is for ranks that meet each other");
+  refused("--nodes 1 --min-nodes 2", 2, "engine run: --min-nodes: is for ranks that meet each other");
+  for (const std::string processes : {"", "--processes "}) {
+    refused(processes + "--share-gpus", 2, "engine run: --share-gpus: is for ranks on GPUs");
+    refused(processes + "--no-graphs", 2, "engine run: --no-graphs: is for the CUDA graphs of GPUs");
+  }
   for (const std::string option : {"--join-timeout", "--heartbeat-timeout", "--hang-timeout"}) {
     refused("--processes " + option + " nan", 2, option + ": Not a number of seconds");
   }
@@ -211,6 +220,8 @@ TEST_CASE("processes: what is refused before anything starts") {
           torchrun);
   refused("--node-rank 1", 2, "engine run: --node-rank: torchrun has started the ranks", torchrun);
   refused("--coordinator a:1", 2, "engine run: --coordinator: torchrun has started the ranks", torchrun);
+  refused("--spares 1", 2, "engine run: --spares: torchrun has started the ranks", torchrun);
+  refused("--min-nodes 1", 2, "engine run: --min-nodes: torchrun has started the ranks", torchrun);
   refused("--token-file /nowhere", 2, "--token-file /nowhere: cannot be read", torchrun);
   refused("", 1,
           "engine run: rank 0's address, by torchrun or ENGINE_COORDINATOR: port " + port +
@@ -257,7 +268,7 @@ TEST_CASE("processes: ranks that a launcher has started show each other the secr
     const int code = other == "ours" ? 0 : 5;
     CHECK_MESSAGE(zero.Wait(20) == code, zero.log());
     CHECK_MESSAGE(one.Wait(20) == code, one.log());
-    CHECK(Contains(one.log(), ": refused: token\n") == (code != 0));
+    CHECK(Contains(one.log(), ": refused: token: ") == (code != 0));
   }
 }
 

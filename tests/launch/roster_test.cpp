@@ -208,7 +208,25 @@ TEST_CASE("roster: a host of another run, another secret, or a number that is ta
   CHECK(refusal([](Roster::Options& other) { other.table.hosts = 3; }) ==
         "host 1 (q) is of a run of 3 hosts with its spares, but this one has 2");
   CHECK(refusal([](Roster::Options& other) { other.token = "another"; }) ==
-        "the process that listens there does not know the token of this run");
+        "the process that listens there does not know the token of this run: --token-file, or ENGINE_TOKEN, "
+        "must be the same on all hosts of a run");
+}
+
+TEST_CASE("roster: where a host is missing and one came with another token, the reason says so") {
+  Rosters run(2, 2);
+  run.options.table.patience = std::chrono::seconds(2);
+  run.Start(0);
+  std::future<Roster::Turn> first = run.Next(0);
+  Roster::Options other = run.options;
+  other.host = 1;
+  other.process = "q";
+  other.token = "another";
+  CHECK(Roster(other, Descriptor()).Next(std::nullopt, kNo, kNo).over);
+  const Roster::Turn end = first.get();
+  CHECK(end.over);
+  CHECK(end.text ==
+        "2 hosts are needed, and 1 is here; somebody came with another token, and was refused: --token-file, "
+        "or ENGINE_TOKEN, must be the same on all hosts of a run");
 }
 
 TEST_CASE(

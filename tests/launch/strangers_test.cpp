@@ -56,14 +56,32 @@ class Flood {
 
 }  // namespace
 
-TEST_CASE("rendezvous: a wrong token is told so, and nobody hears of it") {
+TEST_CASE("rendezvous: a wrong token is told so, and the ranks that are here go on") {
+  const std::string refused =
+      "refused: token: --token-file, or ENGINE_TOKEN, must be the same on all hosts of a run";
   World world(2, {.join_timeout = std::chrono::seconds(20)});
   world.Join({MemberOf(1, 2)}, "tokem");
-  CHECK(world.ErrorOf(0) == world.At(1) + "refused: token");
+  CHECK(world.ErrorOf(0) == world.At(1) + refused);
   world.Join({MemberOf(1, 2)}, "tok");
-  CHECK(world.ErrorOf(1) == world.At(1) + "refused: token");
+  CHECK(world.ErrorOf(1) == world.At(1) + refused);
   world.clients.clear();
   world.JoinAll();
+}
+
+TEST_CASE("rendezvous: where a rank is missing and somebody came with another token, the reason says so") {
+  for (const bool refuses : {true, false}) {
+    World world(2, {.join_timeout = std::chrono::seconds(1)});
+    if (refuses) world.Join({MemberOf(1, 2)}, "tokem");
+    world.Join({MemberOf(0, 2)});
+    const std::string reason = world.ErrorOf(refuses ? 1 : 0);
+    CHECK_MESSAGE(
+        reason.ends_with("rank 1 did not come within 1 s" +
+                         std::string(refuses ? "; somebody came with another token, and was refused: "
+                                               "--token-file, or ENGINE_TOKEN, must be the same on "
+                                               "all hosts of a run"
+                                             : "")),
+        reason);
+  }
 }
 
 TEST_CASE("rendezvous: strangers delay nobody") {

@@ -114,6 +114,9 @@ TEST_CASE("study: mistakes are told at their place, with what would be right") {
         "5:11: variant 'v' keeps its checkpoints in s3://runs/all, which is a place for one run, and a study "
         "has several | "
         "checkpoint.upload = \"\" keeps those of each run in its folder");
+  check("base = \"base.toml\"\nseeds = [1]\n" + variant,
+        "1:1: unknown key 'base' of a study | it is a key of [study]: write that line above it\n"
+        "2:1: unknown key 'seeds' of a study | it is a key of [study]: write that line above it");
   check("[study]\nbase = 3\n" + variant, "2:8: study.base must be a path, found the integer 3");
   check(kHead + "seed = [1]\n" + variant, "5:1: unknown key 'seed' in [study] | did you mean 'seeds'?");
   check(kHead + "[variant.v]\n", "5:2: unknown section 'variant' of a study | did you mean 'variants'?");

@@ -87,6 +87,19 @@ TEST_CASE("texts: a changed dim and a changed step are one row each, by name") {
   CHECK(HashOfValues(With({})) != HashOfValues(With({"model.dims.F=128"})));
 }
 
+TEST_CASE("texts: where a value comes from is its own place, and the step's where the step does not say it") {
+  const Recipe recipe = With({"block.mlp.steps.fc1.out=[\"2*F\"]", "model.dims.D=32"});
+  CHECK(OriginOf(With({}), "block.mlp.fc1.out") == "base.toml:11:48");
+  CHECK(OriginOf(recipe, "block.mlp.fc1.out") == "--set:1:25");
+  CHECK(OriginOf(recipe, "block.mlp.fc1.of") == "base.toml:11:37");
+  CHECK(OriginOf(recipe, "block.mlp.fc1.bias") == "base.toml:11:3");  // of the step
+  CHECK(OriginOf(recipe, "block.mlp.fc1") == "base.toml:11:3");
+  CHECK(OriginOf(recipe, "block.mlp.none") == "base.toml:10:9");  // of the list
+  CHECK(OriginOf(recipe, "model.dims.D") == "--set:2:14");
+  CHECK(OriginOf(recipe, "model.dims.F") == "base.toml:3:22");
+  CHECK(OriginOf(recipe, "training.seed") == "default");
+}
+
 TEST_CASE("texts: a step that becomes another module's is a row, as are its attributes where it does not") {
   const Recipe other = Extending(
       "[[model.replace]]\nblock = 'mlp'\nstep = 'act'\nwith = { do = 'softcap', as = 'act', cap = 5.0 }\n");

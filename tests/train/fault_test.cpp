@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "engine/driver/compile_recipe.h"
 #include "tests/train/testing.h"
 
 namespace engine::train {
@@ -91,6 +94,24 @@ TEST_CASE("faults: a recipe has to allow them, and they have to be of its run") 
       Refusal({"rank=0,iteration=3,kind=nan:received"}) ==
       "--fault rank=0,iteration=3,at=forward,kind=nan:received,seed=0: what ranks get is altered where it is "
       "traced: guard.trace = true");
+}
+
+TEST_CASE("faults: of a tensor that a rank does not hold, with those that it does") {
+  const recipe::Recipe recipe = testing::MakeRecipe(testing::kGptLike, {"debug.faults=true"});
+  const auto plan = driver::CompileRecipe(recipe, {.profile = testing::CpuDevice().profile});
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  const auto refusal = [&](const std::string& tensor) {
+    return Message(CheckFaultTensors({*ParseFault("rank=0,iteration=1,kind=nan:" + tensor)}, *plan));
+  };
+  CHECK(refusal("embedding.tokens").empty());
+  const std::string none = refusal("nosuch");
+  CHECK_MESSAGE(none.find(": rank 0 holds no nosuch; it has ") != std::string::npos, none);
+  CHECK_MESSAGE(std::count(none.begin(), none.end(), '.') >= 8, none);  // eight names
+  CHECK_MESSAGE(none.ends_with(" others"), none);
+  const std::string near = refusal("embedding.token");
+  CHECK_MESSAGE(near.find(": rank 0 holds no embedding.token; did you mean embedding.tokens? it has ") !=
+                    std::string::npos,
+                near);
 }
 
 TEST_CASE("faults: when they are due") {
