@@ -80,8 +80,8 @@ using ReadRecord = absl::StatusOr<WrittenPrompt> (*)(const jinja::Value&, const 
 
 absl::StatusOr<std::vector<WrittenPrompt>> ReadJsonPrompts(const WrittenIds& file, ReadRecord read) {
   std::vector<WrittenPrompt> prompts;
-  RETURN_IF_ERROR(
-      data::VisitJsonRecords({file.name}, file.text, [&](const jinja::Value& record) -> absl::Status {
+  RETURN_IF_ERROR(data::VisitJsonRecords(
+      {file.name}, data::WithoutByteOrderMark(file.text), [&](const jinja::Value& record) -> absl::Status {
         absl::StatusOr<WrittenPrompt> prompt =
             read(record, fmt::format("{}: prompt {}", file.name, prompts.size()));
         RETURN_IF_ERROR(prompt.status());

@@ -1,6 +1,8 @@
 #include "engine/health/judge_networks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +24,11 @@ std::vector<std::string_view> SplitAtCommas(std::string_view list) {
 
 bool IsSet(const NcclSettings& settings, const std::string& name) {
   return !ValueOf(settings, name).empty() && ValueOf(settings, name) != "0";
+}
+
+// NCCL_NET: the name of a transport, of which NCCL takes any case.
+bool Asks(const std::string& forced, const char* transport) {
+  return strcasecmp(forced.c_str(), transport) == 0;
 }
 
 bool IsActive(const RdmaPort& port) { return port.state == "ACTIVE"; }
@@ -71,7 +78,7 @@ constexpr std::array<KnownSetting, 13> kTroubles = {{
 }};
 
 // Variables of NCCL's user guide, of which others may be misspelt.
-constexpr std::array<const char*, 66> kVariables = {"NCCL_SOCKET_IFNAME",
+constexpr std::array<const char*, 67> kVariables = {"NCCL_SOCKET_IFNAME",
                                                     "NCCL_SOCKET_FAMILY",
                                                     "NCCL_SOCKET_RETRY_CNT",
                                                     "NCCL_SOCKET_RETRY_SLEEP_MSEC",
@@ -114,6 +121,7 @@ constexpr std::array<const char*, 66> kVariables = {"NCCL_SOCKET_IFNAME",
                                                     "NCCL_P2P_DISABLE",
                                                     "NCCL_P2P_LEVEL",
                                                     "NCCL_P2P_DIRECT_DISABLE",
+                                                    "NCCL_PXN_DISABLE",
                                                     "NCCL_SHM_DISABLE",
                                                     "NCCL_BUFFSIZE",
                                                     "NCCL_NTHREADS",
@@ -142,7 +150,7 @@ constexpr std::array<const char*, 66> kVariables = {"NCCL_SOCKET_IFNAME",
 std::string MeantBy(const std::string& name) {
   if (!name.starts_with("NCCL_") || std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end())
     return "";
-  // Names have parts in common, which are no likeness: one part is to differ by a letter or two.
+  // Names have parts in common, which are no likeness: a letter may be too many, missing or another one, or two have changed places.
   for (const char* variable : kVariables) {
     const std::string known = variable;
     if (std::max(known.size(), name.size()) - std::min(known.size(), name.size()) > 2) continue;
@@ -150,10 +158,13 @@ std::string MeantBy(const std::string& name) {
         std::mismatch(name.begin(), name.end(), known.begin(), known.end()).first - name.begin());
     const std::string rest = name.substr(same);
     const std::string other = known.substr(same);
-    for (const auto& [cut_a, cut_b] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 1}, {1, 1}, {2, 2}}) {
+    for (const auto& [cut_a, cut_b] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 1}, {1, 1}}) {
       if (rest.size() >= cut_a && other.size() >= cut_b && rest.substr(cut_a) == other.substr(cut_b))
         return variable;
     }
+    if (rest.size() >= 2 && other.size() >= 2 && rest[0] == other[1] && rest[1] == other[0] &&
+        rest.substr(2) == other.substr(2))
+      return variable;
   }
   return "";
 }
@@ -186,7 +197,9 @@ class Judgement {
 
   void TellWhatIsHere() {
     for (const NetworkInterface& one : networks_.interfaces)
-      Well(one.name, fmt::format("{}, {}{}", one.address.empty() ? "no address" : one.address,
+      Well(one.name, fmt::format("{}, {}{}",
+                                 one.addresses.empty() ? "no address"
+                                                       : fmt::format("{}", fmt::join(one.addresses, ", ")),
                                  RateText(one.gigabits), one.runs ? "" : ", down"));
     for (const RdmaPort& port : networks_.ports)
       Well(NameOf(port), fmt::format("{}, {}, {}{}", port.driver == "efa" ? "EFA" : port.link_layer,
@@ -207,17 +220,22 @@ class Judgement {
     }
   }
 
-  // The interfaces at which NCCL's ranks meet, and through which they send where there is nothing better.
+  // The interfaces at which NCCL's ranks meet, and through which they send where there is nothing better. Of each of them NCCL takes
+  // the first address of the family that is asked for, which alone is told here.
   std::vector<NetworkInterface> Taken() const {
     const std::string family = ValueOf(settings_, "NCCL_SOCKET_FAMILY");
+    const auto is_usable = [&](const std::string& address) {
+      const bool is_v6 = address.find(':') != std::string::npos;
+      return !address.empty() && address != "::1" && !(family == "AF_INET" && is_v6) &&
+             !(family == "AF_INET6" && !is_v6);
+    };
     const auto by = [&](std::string_view list) {
       std::vector<NetworkInterface> taken;
       for (const NetworkInterface& one : networks_.interfaces) {
-        const bool is_v6 = one.address.find(':') != std::string::npos;
-        if (one.address.empty() || one.address == "::1" || (family == "AF_INET" && is_v6) ||
-            (family == "AF_INET6" && !is_v6))
-          continue;
-        if (TakenByList(list, one.name, -1)) taken.push_back(one);
+        const auto address = std::find_if(one.addresses.begin(), one.addresses.end(), is_usable);
+        if (address == one.addresses.end() || !TakenByList(list, one.name, -1)) continue;
+        taken.push_back(one);
+        taken.back().addresses = {*address};
       }
       return taken;
     };
@@ -232,15 +250,20 @@ class Judgement {
 
   void JudgeAddresses() {
     const std::vector<NetworkInterface> taken = Taken();
-    const std::string names = Joined(
-        taken, [](const NetworkInterface& one) { return fmt::format("{} ({})", one.name, one.address); });
+    const std::string names = Joined(taken, [](const NetworkInterface& one) {
+      return fmt::format("{} ({})", one.name, one.addresses.front());
+    });
     const std::string named = ValueOf(settings_, "NCCL_SOCKET_IFNAME");
     if (taken.empty()) {
-      Trouble("addresses", named.empty()
-                               ? "this host has no interface with an address for NCCL to meet at"
-                               : fmt::format("NCCL_SOCKET_IFNAME={} takes none of this host's interfaces, "
-                                             "and NCCL fails: name one of those above",
-                                             named));
+      const std::string family = ValueOf(settings_, "NCCL_SOCKET_FAMILY");
+      const std::string address =
+          family.empty() ? "an address" : "an address of NCCL_SOCKET_FAMILY=" + family;
+      Trouble("addresses",
+              named.empty()
+                  ? fmt::format("this host has no interface with {} for NCCL to meet at", address)
+                  : fmt::format("NCCL_SOCKET_IFNAME={} takes none of this host's interfaces with {}, "
+                                "and NCCL fails: name one of those above",
+                                named, address));
       return;
     }
     const auto is_local = [](const NetworkInterface& one) {
@@ -270,6 +293,27 @@ class Judgement {
     return taken;
   }
 
+  // Whether it is not active, and somebody counts on it: NCCL_IB_HCA has its name in full, or the name of its card, of which no
+  // port is active, or none of this host's ports is active and it is not excluded. Others may have no cable, and are only told.
+  bool IsMissed(const RdmaPort& port) const {
+    if (IsActive(port)) return false;
+    const auto has_active = [&](const std::string& device) {
+      return std::any_of(networks_.ports.begin(), networks_.ports.end(), [&](const RdmaPort& other) {
+        return IsActive(other) && (device.empty() || other.device == device);
+      });
+    };
+    const std::string named = ValueOf(settings_, "NCCL_IB_HCA");
+    if (!has_active("") && (named.empty() || TakenByList(named, port.device, port.port))) return true;
+    std::string_view list = named;
+    if (list.starts_with('^')) return false;
+    if (list.starts_with('=')) list.remove_prefix(1);
+    const std::vector<std::string_view> parts = SplitAtCommas(list);
+    const auto lists = [&](const std::string& name) {
+      return std::find(parts.begin(), parts.end(), name) != parts.end();
+    };
+    return lists(NameOf(port)) || (lists(port.device) && !has_active(port.device));
+  }
+
   void JudgeTransport() {
     const std::string forced = ValueOf(settings_, "NCCL_NET");
     const std::vector<RdmaPort> ports = PortsOfVerbs();
@@ -280,14 +324,14 @@ class Judgement {
     };
     const bool has_verbs = has_port([](const RdmaPort& port) { return IsOfVerbs(port) && IsActive(port); });
     for (const RdmaPort& port : networks_.ports) {
-      if (!IsActive(port))
+      if (IsMissed(port))
         Trouble(NameOf(port), fmt::format("its state is {}: no data goes through it", port.state));
     }
     if (has_efa && !networks_.has_plugin) {
       Trouble("EFA", "NCCL reaches it through a plugin, aws-ofi-nccl, and finds no " + PluginName(settings_) +
                          ": install it, and put its folder into LD_LIBRARY_PATH");
     }
-    if (networks_.has_plugin && forced != "IB" && forced != "Socket") {
+    if (networks_.has_plugin && !Asks(forced, "IB") && !Asks(forced, "Socket")) {
       gigabits_ = 0;
       for (const RdmaPort& port : networks_.ports) gigabits_ += IsActive(port) ? port.gigabits : 0;
       Well("transport",
@@ -296,9 +340,9 @@ class Judgement {
     }
     if (IsSet(settings_, "NCCL_IB_DISABLE") && has_verbs) {
       Trouble("transport", "TCP, though there is InfiniBand or RoCE: leave NCCL_IB_DISABLE out");
-    } else if (forced == "Socket" && has_verbs) {
+    } else if (Asks(forced, "Socket") && has_verbs) {
       Trouble("transport", "TCP, though there is InfiniBand or RoCE: leave NCCL_NET out");
-    } else if (!ports.empty() && !IsSet(settings_, "NCCL_IB_DISABLE") && forced != "Socket") {
+    } else if (!ports.empty() && !IsSet(settings_, "NCCL_IB_DISABLE") && !Asks(forced, "Socket")) {
       for (const RdmaPort& port : ports) gigabits_ += port.gigabits;
       is_verbs_ = true;
       Well("transport",
@@ -311,8 +355,10 @@ class Judgement {
     } else if (has_verbs) {
       Trouble("transport", fmt::format("TCP, as NCCL_IB_HCA={} takes no active port: name one of those above",
                                        ValueOf(settings_, "NCCL_IB_HCA")));
-    } else if (forced == "IB") {
-      Trouble("transport", "NCCL_NET=IB, but there is no active port of InfiniBand or RoCE, and NCCL fails");
+    } else if (Asks(forced, "IB")) {
+      Trouble("transport",
+              fmt::format("NCCL_NET={}, but there is no active port of InfiniBand or RoCE, and NCCL fails",
+                          forced));
     } else {
       Well("transport", "TCP through these interfaces");
     }

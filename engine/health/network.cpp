@@ -59,11 +59,15 @@ std::vector<NetworkInterface> FindInterfaces() {
     const sockaddr& address = *one->ifa_addr;
     if (address.sa_family != AF_INET && address.sa_family != AF_INET6) continue;
     const std::string name = one->ifa_name;
-    if (std::any_of(found.begin(), found.end(), [&](const auto& other) { return other.name == name; }))
+    const auto known =
+        std::find_if(found.begin(), found.end(), [&](const auto& other) { return other.name == name; });
+    if (known != found.end()) {
+      known->addresses.push_back(AddressText(address));
       continue;
+    }
     found.push_back(
         {.name = name,
-         .address = AddressText(address),
+         .addresses = {AddressText(address)},
          .runs = (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_RUNNING) != 0,
          .gigabits = std::max(0.0, NumberAtFront(LineOf("/sys/class/net/" + name + "/speed"))) / 1e3});
   }

@@ -12,10 +12,10 @@ namespace engine::health {
 
 // An IP network interface.
 struct NetworkInterface {
-  std::string name;     // "eth0"
-  std::string address;  // the first; empty: it has none, and NCCL does not see it
-  bool runs = true;     // it is up, and its cable is plugged in
-  double gigabits = 0;  // per second; 0: unknown, as of virtual ones
+  std::string name;                    // "eth0"
+  std::vector<std::string> addresses;  // IPv4 and IPv6, in the system's order; none: NCCL does not see it
+  bool runs = true;                    // it is up, and its cable is plugged in
+  double gigabits = 0;                 // per second; 0: unknown, as of virtual ones
 };
 
 // A port of a network card that reads and writes other hosts' memory: InfiniBand, RoCE or EFA.

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace engine::jobs {
 namespace {
@@ -56,27 +59,6 @@ std::string InQuotes(const std::string& text) {
   return inner;
 }
 
-// What srun starts on each node, within the quotes of bash -c. Where the job outlives nodes, two of them see to it that it does not
-// stay, without a process, when its first node is lost, which runs the script: two, as one may be lost too.
-std::string NodeCommand(const std::string& run, const Job& job) {
-  const std::string command =
-      InQuotes(run) +
-      fmt::format(
-          R"( --nodes {} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {} --retry-code {})",
-          job.nodes, kBatchStoppedCode, kBatchRetryCode);
-  if (!job.outlives_nodes()) return "exec " + command;
-  return "trap : TERM INT HUP\n" + command + R"(
-code=$?
-case $SLURM_NODEID in 1 | 2)
-  case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in RUNNING | SIGNALING)
-    timeout 30 srun --overlap --nodes=1 --ntasks=1 --nodelist="${ENGINE_MEETS_AT%:*}" --mpi=none true ||
-      scontrol requeue "$SLURM_JOB_ID" ||   # refused, too, where the other node was first
-      case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in RUNNING | SIGNALING) scancel "$SLURM_JOB_ID" ;; esac ;;
-  esac ;;
-esac
-exit $code)";
-}
-
 // srun tells the largest code of all tasks, also of one whose place a spare has taken.
 std::string CodeOfRun(const Job& job) {
   if (!job.outlives_nodes()) return "code=$?\n";
@@ -86,6 +68,40 @@ if [ $code -gt 128 ]; then   # of a process that was killed, whose place another
 fi
 )",
                      ShellWord(job.out), kBatchStoppedCode);
+}
+
+// What srun starts on each node, within the quotes of bash -c. Where the job outlives nodes, two of them see to it that it does not
+// stay, without a process, when its first node is lost, which runs the script: two, as one may be lost too.
+std::string NodeCommand(const std::string& run, const Job& job, std::int64_t retries) {
+  const std::string command =
+      InQuotes(run) +
+      fmt::format(
+          R"( --nodes {} --node-rank "$SLURM_NODEID" --coordinator "$ENGINE_MEETS_AT" --stopped-code {} --retry-code {})",
+          job.nodes, kBatchStoppedCode, kBatchRetryCode);
+  if (!job.outlives_nodes()) return "exec " + command;
+  return "trap : TERM INT HUP\n" + command + "\n" + InQuotes(CodeOfRun(job)) + R"(
+case $SLURM_NODEID in 1 | 2) ;; *) exit $code ;; esac
+first=${ENGINE_MEETS_AT%:*}
+runs() { case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in RUNNING | SIGNALING) ;; *) return 1 ;; esac; }
+answers() { timeout 30 srun --overlap --nodes=1 --ntasks=1 --nodelist="$first" --mpi=none true; }
+is_down() { case $(sinfo -h -n "$first" -o %T) in *down* | *\**) ;; *) return 1 ;; esac; }
+# The first node is lost if it takes no step, twice: SLURM may only be slow. After a run that has ended well SLURM has to say so, too.
+for try in 1 2 3 4 5 6 7 8 9 10; do
+  runs && ! answers || exit $code
+  if [ $try -gt 1 ]; then
+    if [ $code -ne 0 ] || is_down; then break; fi
+  fi
+  [ $try -lt 10 ] || exit $code
+  sleep 60
+done
+case $code in
+  1 | 2 | 17) ;;   # another try ends alike
+  *) [ "${SLURM_RESTART_COUNT:-0}" -lt )" +
+         std::to_string(retries) +
+         R"( ] && scontrol requeue "$SLURM_JOB_ID" && exit $code ;;   # refused, too, where the other node was first
+esac
+runs && scancel "$SLURM_JOB_ID"
+exit $code)";
 }
 
 }  // namespace
@@ -138,11 +154,11 @@ exit $code
 )",
       fmt::arg("directives", directives.text()), fmt::arg("grace", launch.grace_period_s),
       fmt::arg("retries", launch.retries), fmt::arg("network", network),
-      fmt::arg("node", NodeCommand(run, job)), fmt::arg("code", CodeOfRun(job)),
+      fmt::arg("node", NodeCommand(run, job, launch.retries)), fmt::arg("code", CodeOfRun(job)),
       fmt::arg("about_nodes", job.outlives_nodes()
                                   ? "# When the first node is lost, the run goes on, without this script: at "
                                     "its end others put the job into the queue,\n"
-                                    "# where it goes on, or finds that all is done.\n"
+                                    "# where it goes on, or finds that all is done, or end it.\n"
                                   : ""),
       fmt::arg("no_kill", job.outlives_nodes() ? "--no-kill " : ""));
 }

@@ -63,7 +63,14 @@ void PrometheusMetrics::Take(const Record& record) {
   iteration_ = static_cast<double>(record.iteration);
   for (const Measurement& measured : record.values) {
     const Quantity& quantity = *measured.quantity;
-    if (quantity.metric == nullptr || !std::isfinite(measured.value)) continue;
+    if (quantity.metric == nullptr) continue;
+    if (!std::isfinite(measured.value)) {
+      const auto known = metrics_.find(quantity.metric);
+      if (known == metrics_.end() || quantity.type != Quantity::Type::kGauge) continue;
+      known->second.by_label.erase(LabelOf(measured));
+      if (known->second.by_label.empty()) metrics_.erase(known);
+      continue;
+    }
     const double value = measured.value * quantity.metric_factor;
     Samples& samples = metrics_[quantity.metric];
     samples.quantity = &quantity;

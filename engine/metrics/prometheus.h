@@ -14,7 +14,7 @@ class PrometheusMetrics {
  public:
   explicit PrometheusMetrics(const RunDescription& run);
 
-  // Takes the values of a record over; what is not finite is passed over, so that the last number stays.
+  // Takes the values of a record over. A gauge that is not finite is not there until it is again; of what counts up the last number stays.
   void Take(const Record& record);
 
   // Each metric with its help and type, every sample with the label `run`; ends in a line's end.

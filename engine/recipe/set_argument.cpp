@@ -1,13 +1,43 @@
 #include "engine/recipe/set_argument.h"
 
+#include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
 namespace engine::recipe {
 namespace {
+
+// A number of TOML without a sign, which TOML refuses only where it is too large.
+bool IsNumber(std::string_view text) {
+  constexpr std::string_view kDecimal = "0123456789_";
+  const auto take = [&](std::string_view digits) {
+    const std::size_t count = std::min(text.find_first_not_of(digits), text.size());
+    text.remove_prefix(count);
+    return count > 0;
+  };
+  for (const auto& [prefix, digits] : std::initializer_list<std::pair<std::string_view, std::string_view>>{
+           {"0x", "0123456789abcdefABCDEF_"}, {"0o", "01234567_"}, {"0b", "01_"}}) {
+    if (!text.starts_with(prefix)) continue;
+    text.remove_prefix(prefix.size());
+    return take(digits) && text.empty();
+  }
+  if (!take(kDecimal)) return false;
+  if (text.starts_with('.')) {
+    text.remove_prefix(1);
+    if (!take(kDecimal)) return false;
+  }
+  if (text.starts_with('e') || text.starts_with('E')) {
+    text.remove_prefix(1);
+    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+    if (!take(kDecimal)) return false;
+  }
+  return text.empty();
+}
 
 // A value that TOML would refuse, but that can only mean a string: it begins like a word, a number ("969,30,1", "0.0.0.0", "80GB") or a path.
 bool IsBareWord(std::string_view text) {
@@ -15,8 +45,7 @@ bool IsBareWord(std::string_view text) {
   const unsigned char first = static_cast<unsigned char>(text[0]);
   if (std::isalnum(first) == 0 && text[0] != '_' && text[0] != '/' && text[0] != '.' && text[0] != '~')
     return false;
-  if (text.find_first_not_of("0123456789_") == std::string_view::npos)
-    return false;  // a number, and too large
+  if (IsNumber(text.substr(0, text.find_last_not_of(" \t") + 1))) return false;  // too large
   return text.find_first_of("\n\r\"'[]{}=#\\") == std::string_view::npos;
 }
 

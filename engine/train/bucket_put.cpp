@@ -209,7 +209,8 @@ absl::StatusOr<Put> HelpToPut(const std::string& prefix, const PutTeam& team) {
     ASSIGN_OR_RETURN(const std::string text, team.processes->Take(ErrandKey(team, team.rank)));
     ASSIGN_OR_RETURN(const Word word, WordOf(text));
     if (word.end) {
-      if (absl::IsAlreadyExists(*word.end)) return *word.end;
+      if (absl::IsAlreadyExists(*word.end))
+        return absl::AbortedError(Message(*word.end));  // rank 0 tells of it
       return Put{.failure = *word.end};
     }
     const BucketClaim claim = BucketClaim::Of(prefix, word.owner);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -80,6 +81,15 @@ void KeepDeviations(const RunContext& run, std::int64_t iteration,
   if (!status.ok()) run.reporter->Warn(fmt::format("{}: the run goes on without this file", Message(status)));
 }
 
+// What routers and further losses add to the objective is no part of how well tokens are told.
+double TokenLoss(const plan::Plan& plan, const std::vector<double>& sums, std::int64_t samples) {
+  const auto of_labels = std::find_if(plan.metrics.begin(), plan.metrics.end(),
+                                      [](const plan::PlanMetric& metric) { return metric.of_labels; });
+  if (of_labels == plan.metrics.end()) return plan.Objective(sums, samples);
+  return plan.MeanOf(static_cast<size_t>(of_labels - plan.metrics.begin()),
+                     sums[static_cast<size_t>(of_labels->first)], samples);
+}
+
 }  // namespace
 
 absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
@@ -113,6 +123,7 @@ absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
   if (!tasks.empty()) KeepDeviations(run, iteration, tasks);
   run.reporter->Evaluation({.iteration = iteration,
                             .validation_loss = run.plan.Objective(all, all_batches.count),
+                            .token_loss = TokenLoss(run.plan, all, all_batches.count),
                             .metrics = MetricsOf(run.plan, all, all_batches.count),
                             .elapsed_ms = MillisecondsSince(start),
                             .tasks = std::move(tasks)});

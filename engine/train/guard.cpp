@@ -81,7 +81,8 @@ recipe::IterationRange BadIteration::LeftOut(const recipe::Guard& guard, std::in
 std::optional<BadIteration> Judge(const recipe::Guard& guard, const IterationReport& report,
                                   checkpoint::GuardState* state) {
   state->skips = report.skipped ? state->skips + 1 : 0;
-  if (report.nan && (guard.on_nonfinite != "stop" || guard.rerun))
+  const bool nan = report.nan && !report.harmless;
+  if (nan && (guard.on_nonfinite != "stop" || guard.rerun))
     return BadIteration{report.iteration, ActOf(guard.on_nonfinite), NumbersText(report)};
   if (report.nan || report.skipped || !guard.judges_spikes()) return std::nullopt;
   if (const std::string why = SpikeOf(guard, report, *state); !why.empty()) {
@@ -94,7 +95,7 @@ std::optional<BadIteration> Judge(const recipe::Guard& guard, const IterationRep
 
 absl::Status EndOf(const recipe::Guard& guard, const IterationReport& report,
                    const checkpoint::GuardState& state) {
-  if (report.nan) return DataLoss("{}, {}", NumbersText(report), kSpoilt);
+  if (report.nan && !report.harmless) return DataLoss("{}, {}", NumbersText(report), kSpoilt);
   if (guard.max_skips == 0 || state.skips < guard.max_skips) return absl::OkStatus();
   return DataLoss(
       "iteration {}: its update was skipped, and so were those of all of the last {} iterations, as "

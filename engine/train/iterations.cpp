@@ -188,9 +188,10 @@ absl::Status Iterations::Finish() {
       RETURN_IF_ERROR(Abandon());
       if (run_.recipe.guard.trace)
         other_bits = NameExchange(run_, report.iteration, rerun_->exchanges(), other_bits);
-      return NameRanks(run_, report.iteration, other_bits);
+      return run_.OfAll(NameRanks(run_, report.iteration, other_bits));
     }
   }
+  doubtful_ = std::isfinite(report.loss) ? 0 : doubtful_ + 1;
   bad_ = Judge(run_.recipe.guard, report, &position_.guard);
   if (bad_) {
     run_.Tell(report);
@@ -198,7 +199,7 @@ absl::Status Iterations::Finish() {
   }
   if (absl::Status end = EndOf(run_.recipe.guard, report, position_.guard); !end.ok()) {
     run_.Tell(report);
-    return end;
+    return run_.OfAll(end);
   }
   return log_.Report(std::move(report), results);
 }
@@ -217,10 +218,8 @@ IterationReport Iterations::ReportOf(const Started& started, const executor::Ite
                          .skipped = result.steps == position_.optimizer_steps,
                          .skipped_iterations = result.skipped,
                          .loss_scale = result.loss_scale};
-  // A loss that is not finite is no reason to go back where the guard has seen to it that its update was left out.
-  const bool harmless = report.skipped && run_.recipe.guard.on_nonfinite == "skip";
-  report.nan =
-      !harmless && (!std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm)));
+  report.nan = !std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm));
+  report.harmless = report.skipped && run_.recipe.guard.on_nonfinite == "skip";
   return report;
 }
 

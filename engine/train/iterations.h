@@ -28,6 +28,9 @@ class Iterations {
   const Position& position() const { return position_; }
   // The iteration for which the run goes back to a checkpoint; none is under way then, and no other is begun here.
   const std::optional<BadIteration>& bad() const { return bad_; }
+  // Iterations in a row up to the last one that is over whose losses are not finite, though the run goes on (guard.on_nonfinite): their
+  // updates were skipped, but the weights that made them may be spoilt.
+  std::int64_t doubtful() const { return doubtful_; }
 
   // Starts the next iteration, and finishes those that nothing is gained by leaving under way: all of them where
   // an evaluation or a checkpoint is due, be it in memory. An iteration that is left out (guard.skip_iterations, or after a
@@ -74,6 +77,7 @@ class Iterations {
   std::int64_t left_out_count_ = 0;               // iterations done that were
   std::int64_t told_left_out_ = 0;                // up to that one the log has said which are
   std::optional<BadIteration> bad_;
+  std::int64_t doubtful_ = 0;
   IterationLog log_;
   std::deque<Started> started_;                           // and not yet waited for
   std::map<std::int64_t, std::vector<Timings>> profile_;  // by rank of this process

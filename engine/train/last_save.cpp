@@ -88,22 +88,25 @@ std::string Needed(const RunContext& run, const Saver& saver) {
 // Says once a minute what is waited for.
 class Teller {
  public:
-  Teller(const RunContext& run, Clock::time_point until) : run_(run), until_(until) {}
+  Teller(const RunContext& run, seconds patience, Clock::time_point until)
+      : run_(run), patience_(patience), until_(until) {}
 
   void Tell(const Saver& saver) {
     const auto now = Clock::now();
     if (run_.reporter == nullptr || now < next_) return;
-    const auto left = std::chrono::ceil<seconds>(until_ - now);
+    const bool is_first = next_ == Clock::time_point();
+    const seconds left = is_first ? patience_ : std::chrono::ceil<seconds>(until_ - now);
     const std::time_t end = std::time(nullptr) + left.count();
     run_.reporter->Warn(
         fmt::format("{}; it is tried again for {} s, until {:%F %T %z} (checkpoint.final_patience): {}{}",
                     Message(saver.Last()), left.count(), fmt::localtime(end), Needed(run_, saver),
-                    next_ == Clock::time_point() ? "; a second signal ends the wait" : ""));
+                    is_first ? "; a second signal ends the wait" : ""));
     next_ = now + kToldEvery;
   }
 
  private:
   const RunContext& run_;
+  const seconds patience_;
   const Clock::time_point until_;
   Clock::time_point next_ = {};
 };
@@ -125,8 +128,9 @@ absl::Status SaveLast(const RunContext& run, const StopSignals& stop, const Posi
                       const EndOfTraining& end, Saver& saver) {
   saver.EndAt(position.iteration);
   RETURN_IF_ERROR(SaveOnce(run, position, end, saver));
-  const Clock::time_point until = Clock::now() + seconds(run.recipe.checkpoint.final_patience);
-  Teller teller(run, until);
+  const seconds patience(run.recipe.checkpoint.final_patience);
+  const Clock::time_point until = Clock::now() + patience;
+  Teller teller(run, patience, until);
   Clock::duration pause = kFirstPause;
   for (std::int64_t failed = 1; !saver.Last().ok(); ++failed) {
     bool again = MayPass(saver.Last()) && Clock::now() < until;

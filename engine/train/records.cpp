@@ -92,7 +92,7 @@ metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_s
                          .consumed_samples = consumed_samples,
                          .unix_seconds = UnixSeconds()};
   record.values = {{&metrics::kValidationLoss, report.validation_loss},
-                   {&metrics::kPerplexity, std::exp(report.validation_loss)},
+                   {&metrics::kPerplexity, std::exp(report.token_loss)},
                    {&metrics::kEvaluationTime, report.elapsed_ms}};
   AddByName(metrics::kValidationMetric, report.metrics, record);
   for (const evaluate::TaskResult& task : report.tasks) {

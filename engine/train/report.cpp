@@ -90,8 +90,12 @@ void Reporter::Iteration(const IterationReport& report) {
   interval_.batches += static_cast<double>(report.global_batch) / static_cast<double>(facts_.global_batch);
   interval_.skipped += report.skipped ? 1 : 0;
   interval_.nan += report.nan ? 1 : 0;
-  if (!report.skipped && !report.nan) interval_.loss += report.loss;
-  if (report.nan || IsLogged(report.iteration, report.iterations, log_interval_)) Log(report);
+  if (!report.skipped && !report.nan) {
+    ++interval_.steps;
+    interval_.loss += report.loss;
+  }
+  const bool ends_the_run = report.nan && !report.harmless;
+  if (ends_the_run || IsLogged(report.iteration, report.iterations, log_interval_)) Log(report);
   if (!report.nan && report.iteration != report.iterations) Progress(report);
 }
 
@@ -99,7 +103,6 @@ void Reporter::Iteration(const IterationReport& report) {
 // next iteration's, and for what stands behind the number of NaN iterations.
 void Reporter::Log(const IterationReport& report) {
   const Interval interval = std::exchange(interval_, {});
-  const std::int64_t steps = interval.iterations - interval.skipped - interval.nan;
   const double mean_s = interval.elapsed_ms / 1e3 / static_cast<double>(interval.iterations);
   const double batch_s = interval.elapsed_ms / 1e3 / interval.batches;
   const double tflops = facts_.model_flops / batch_s / static_cast<double>(facts_.devices) / 1e12;
@@ -111,7 +114,8 @@ void Reporter::Log(const IterationReport& report) {
   if (facts_.gpus) line += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.1f} |", tflops);
   line += fmt::format(" learning rate: {:.6E} | global batch size: {:5d} |", report.learning_rate,
                       report.global_batch);
-  if (steps > 0) line += fmt::format(" lm loss: {:.6E} |", interval.loss / static_cast<double>(steps));
+  if (interval.steps > 0)
+    line += fmt::format(" lm loss: {:.6E} |", interval.loss / static_cast<double>(interval.steps));
   line += fmt::format(" loss scale: {:.1f} |", report.loss_scale);
   if (!report.skipped && !report.nan) line += fmt::format(" grad norm: {:.3f} |", report.grad_norm);
   line += fmt::format(
@@ -126,7 +130,7 @@ void Reporter::Evaluation(const EvaluationReport& report) {
   sinks_.Write(RecordOf(report, consumed_samples_));
   const std::string text =
       fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {} | ",
-                  report.iteration, report.validation_loss, Perplexity(report.validation_loss));
+                  report.iteration, report.validation_loss, Perplexity(report.token_loss));
   const std::string rule(text.size() + 1, '-');
   Line(rule);
   Line(text);

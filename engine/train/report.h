@@ -44,7 +44,8 @@ struct IterationReport {
   double elapsed_ms = 0;
   double data_wait_ms = 0;  // of this process's rank that waited longest for its inputs
   bool skipped = false;     // its gradients overflowed: no update
-  bool nan = false;         // its loss or gradient norm is not finite, and its update was not left out
+  bool nan = false;         // its loss is not finite, or the gradient norm of its update
+  bool harmless = false;    // its update was left out, as guard.on_nonfinite wants of what is not finite
   std::int64_t skipped_iterations = 0;  // so far
   double loss_scale = 1;
   std::optional<std::int64_t> device_bytes = {};  // in use on rank 0's device, by all that run there
@@ -61,7 +62,8 @@ bool IsLogged(std::int64_t iteration, std::int64_t iterations, std::int64_t inte
 
 struct EvaluationReport {
   std::int64_t iteration = 0;
-  double validation_loss = 0;                                // nats per token
+  double validation_loss = 0;  // nats per token; of several, plan::Plan::Objective
+  double token_loss = 0;       // of the next tokens alone: the first loss of labels
   std::vector<std::pair<std::string, double>> metrics = {};  // as of IterationReport
   double elapsed_ms = 0;
   std::vector<evaluate::TaskResult> tasks = {};
@@ -132,6 +134,7 @@ class Reporter {
     std::int64_t iterations = 0;
     std::int64_t skipped = 0;
     std::int64_t nan = 0;
+    std::int64_t steps = 0;  // neither
     double elapsed_ms = 0;
     double batches = 0;  // whole global batches that their samples are
     double loss = 0;     // sum over those that are neither

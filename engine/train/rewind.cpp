@@ -20,7 +20,7 @@ absl::StatusOr<Return> Rewinds::GoBack(const Departure& left, bool resumed,
   const recipe::Guard& guard = run_.recipe.guard;
   const BadIteration& bad = left.bad;
   const bool again = rerun_ && !rerun_->Confirms(bad.iteration);
-  if (!again) RETURN_IF_ERROR(MayRewind(left));
+  if (!again) RETURN_IF_ERROR(run_.OfAll(MayRewind(left)));
   if (again) {
     // Weights that a machine has spoilt may still be there. Traces tell more than copies: who spoilt them.
     copies_ = NameRanks(run_, bad.iteration, absl::OkStatus());

@@ -14,6 +14,7 @@
 #include "engine/driver/run_folder.h"
 #include "engine/evaluate/score_rows.h"
 #include "engine/predict/predict.h"
+#include "engine/recipe/rules.h"
 #include "engine/storage/storage.h"
 #include "engine/train/bucket.h"
 #include "engine/train/bucket_put.h"
@@ -342,8 +343,10 @@ class Training {
       RETURN_IF_ERROR(saver.Poll());
       const bool evaluation_due = EvaluationDue(recipe, position.iteration);
       const bool is_last = position.iteration == recipe.iterations();  // saved below
-      const bool checkpoint_due = CheckpointDue(recipe, position.iteration) && !is_last;
-      const bool is_kept = run_.IsKept(position.iteration);
+      const bool in_doubt = iterations.doubtful() > 0;
+      const bool checkpoint_due = CheckpointDue(recipe, position.iteration) && !is_last && !in_doubt;
+      const bool is_kept = run_.IsKept(position.iteration) && !in_doubt;
+      if (in_doubt && CheckpointDue(recipe, position.iteration) && !is_last) TellPutOff(iterations);
       if (CopiesAreCompared(recipe, position.iteration))
         RETURN_IF_ERROR(CheckCopies(run_, position.iteration));
       const bool histograms_due = HistogramsDue(recipe, position.iteration);
@@ -359,6 +362,7 @@ class Training {
     RETURN_IF_ERROR(iterations.FinishAll());
     if (iterations.bad()) return absl::OkStatus();
     const absl::Status profiled = iterations.WriteProfiles();
+    if (iterations.doubtful() > 0) return EndInDoubt(iterations);
     RETURN_IF_ERROR(SaveLast(run_, stop_, position, {end_.stopped, last_began_}, saver));
     run_.Begin(launch::Work::kAlone, "the end");
     if (faults_ != nullptr) {
@@ -366,7 +370,35 @@ class Training {
     }
     RETURN_IF_ERROR(profiled);
     if (end_.stopped) run_.Say(fmt::format("stopped by a signal after iteration {}", position.iteration));
-    return saver.Last();
+    // This rank alone has given up.
+    if (stop_.insisted()) return saver.Last();
+    return run_.OfAll(saver.Last());
+  }
+
+  // What is saved of weights that may be spoilt would take the place of checkpoints that are not. All ranks see the same losses.
+  absl::Status EndInDoubt(const Iterations& iterations) const {
+    const std::string why = fmt::format(
+        "the losses of the last {} up to iteration {} were not finite and their updates skipped, so that the "
+        "weights may be spoilt and are not saved",
+        recipe::Counted(iterations.doubtful(), "iteration"), iterations.position().iteration);
+    if (end_.stopped) {
+      run_.Say(fmt::format("stopped by a signal; {}", why));
+      return absl::OkStatus();
+    }
+    return run_.OfAll(
+        DataLoss("{}; a run goes on from the newest checkpoint\n"
+                 "    hint: guard.skip_iterations leaves out iterations whose data is to blame; `engine run "
+                 "--check` names the first instruction that makes a number that is not finite",
+                 why));
+  }
+
+  void TellPutOff(const Iterations& iterations) const {
+    if (run_.reporter == nullptr) return;
+    run_.reporter->Warn(
+        fmt::format("no checkpoint of iteration {}: the losses of the last {} were not finite, so that the "
+                    "weights may be "
+                    "spoilt",
+                    iterations.position().iteration, recipe::Counted(iterations.doubtful(), "iteration")));
   }
 
   Outcome OutcomeOf(const absl::Status& status) const {

@@ -6,6 +6,10 @@ size_t RunContext::IndexOf(const executor::RankExecutor& rank) const {
   return static_cast<size_t>(rank.rank() - device.rank.value_or(0));
 }
 
+absl::Status RunContext::OfAll(const absl::Status& status) const {
+  return status.ok() || processes == nullptr || Leads() ? status : absl::AbortedError(Message(status));
+}
+
 void RunContext::Say(const std::string& text) const {
   if (reporter != nullptr) reporter->Line(text);
 }

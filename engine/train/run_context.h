@@ -65,6 +65,9 @@ struct RunContext {
             .key = key};
   }
 
+  // An error that all ranks come to alike. Rank 0 tells of it: else whoever is first would be blamed, and rank 0 would take it for another's
+  // failure, after which a run may be tried again.
+  absl::Status OfAll(const absl::Status& status) const;
   void Say(const std::string& text) const;
   // This rank begins work of this kind, as `text` says: whoever waits for it learns how long that may take (launch/work.h).
   void Begin(launch::Work work, const std::string& text) const;

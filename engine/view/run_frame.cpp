@@ -194,10 +194,11 @@ class Frame {
   }
 
   std::string Evaluation() const {
-    if (!view_.last_evaluation) return "not finite";
-    std::string text = fmt::format("{} at iteration {}", LossText(view_.last_evaluation->loss),
+    if (!view_.last_evaluation) return "";
+    const double loss = view_.last_evaluation->loss;
+    std::string text = fmt::format("{} at iteration {}", std::isfinite(loss) ? LossText(loss) : "not finite",
                                    view_.last_evaluation->iteration);
-    if (view_.best_evaluation->iteration != view_.last_evaluation->iteration)
+    if (view_.best_evaluation && view_.best_evaluation->iteration != view_.last_evaluation->iteration)
       text += fmt::format(", lowest {} at {}", LossText(view_.best_evaluation->loss),
                           view_.best_evaluation->iteration);
     return text;

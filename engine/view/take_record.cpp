@@ -142,9 +142,9 @@ void TakeEvaluation(const object& record, std::int64_t iteration, RunView* view)
                                   .seconds = view->last_evaluation_s,
                                   .tasks = TasksIn(record)};
   RunView::Keep(evaluation, &view->evaluation_records);
+  view->last_evaluation = evaluation;
   if (!std::isfinite(loss)) return;
   view->history.Add(iteration, metrics::kValidationLoss, loss);
-  view->last_evaluation = evaluation;
   if (!view->best_evaluation || loss < view->best_evaluation->loss)
     view->best_evaluation = view->last_evaluation;
 }

@@ -258,6 +258,11 @@ TEST_CASE("generate: several prompts, stop strings, conversations, and a Hugging
   CHECK(std::count(json.output.begin(), json.output.end(), '\n') == 3);
   CHECK(json.output.starts_with(R"({"prompt":"9 b","prompt_tokens":[57,32,98],"text":")"));
   CHECK(Contains(json.output, R"("finish_reason":"length"})"));
+  data::WriteFile(tiny.folder / "windows.jsonl",
+                  "\xEF\xBB\xBF"
+                  "\"9 b\"\r\n[57, 32]\r\n{\"prompt\": \"x\"}\r\n");
+  CHECK(RunProgram(generate + "--json --logprobs 2 --prompts " + tiny.folder / "windows.jsonl").output ==
+        json.output);
   data::WriteFile(tiny.folder / "prompts.jsonl", "\"9 b\"\n{\"text\": 1}\n");
   CHECK(Contains(RunProgram(generate + "--prompts " + tiny.folder / "prompts.jsonl").output,
                  "prompts.jsonl:2: error: the object has no key prompt"));

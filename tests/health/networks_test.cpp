@@ -25,10 +25,10 @@ Networks Host() {
                     .state = state,
                     .gigabits = 400};
   };
-  return {.interfaces = {{.name = "lo", .address = "127.0.0.1"},
-                         {.name = "docker0", .address = "172.17.0.1"},
-                         {.name = "eth0", .address = "10.0.0.7", .gigabits = 25},
-                         {.name = "eth1", .address = "10.1.0.7", .runs = false}},
+  return {.interfaces = {{.name = "lo", .addresses = {"127.0.0.1"}},
+                         {.name = "docker0", .addresses = {"172.17.0.1"}},
+                         {.name = "eth0", .addresses = {"10.0.0.7"}, .gigabits = 25},
+                         {.name = "eth1", .addresses = {"10.1.0.7"}, .runs = false}},
           .ports = {port("mlx5_0", "ACTIVE"), port("mlx5_1", "ACTIVE")},
           .has_peer_memory = true,
           .shared_memory_bytes = 64 * kGiB};
@@ -99,11 +99,12 @@ TEST_CASE("networks: what NCCL takes where nobody says anything") {
   CHECK(Wrong(host) == "");
   CHECK(Found("addresses", host) == "NCCL meets at eth0 (10.0.0.7), eth1 (10.1.0.7)");
   CHECK(Begins(Found("transport", host), "verbs through mlx5_0:1, mlx5_1:1, 800 Gb/s in all; GPUs are read"));
-  host.interfaces.push_back({.name = "ib0", .address = "10.9.0.7"});
+  host.interfaces.push_back({.name = "ib0", .addresses = {"10.9.0.7"}});
   CHECK(Found("addresses", host) == "NCCL meets at ib0 (10.9.0.7)");
   host.ports.clear();
   CHECK(Found("transport", host) == "TCP through these interfaces");
-  host.interfaces = {{.name = "lo", .address = "127.0.0.1"}, {.name = "docker0", .address = "172.17.0.1"}};
+  host.interfaces = {{.name = "lo", .addresses = {"127.0.0.1"}},
+                     {.name = "docker0", .addresses = {"172.17.0.1"}}};
   CHECK(Begins(Wrong(host), "addresses: NCCL meets at docker0 (172.17.0.1), which other hosts do not reach"));
   CHECK(Wrong(host, {}, {.hosts = 1}) == "");
 }
@@ -120,7 +121,10 @@ TEST_CASE("networks: settings that this host contradicts are told, with what wou
   CHECK(
       Begins(Wrong(host, Set({"NCCL_IB_DISABLE=1"})), "transport: TCP, though there is InfiniBand or RoCE"));
   CHECK(Wrong(host, Set({"NCCL_IB_DISABLE=0"})) == "");
-  CHECK(Begins(Wrong(host, Set({"NCCL_NET=Socket"})), "transport: TCP, though there is InfiniBand or RoCE"));
+  for (const std::string sockets : {"Socket", "socket"}) {
+    CHECK(Begins(Wrong(host, Set({"NCCL_NET=" + sockets})),
+                 "transport: TCP, though there is InfiniBand or RoCE"));
+  }
   CHECK(
       Begins(Wrong(host, Set({"NCCL_IB_HCA=mlx4"})), "transport: TCP, as NCCL_IB_HCA=mlx4 takes no active"));
   CHECK(Begins(Found("transport", host, Set({"NCCL_IB_HCA=^mlx5_0"})), "verbs through mlx5_1:1, 400 Gb/s"));
@@ -134,14 +138,63 @@ TEST_CASE("networks: settings that this host contradicts are told, with what wou
         "NCCL_SOCKET_IFNAME?\n");
   CHECK(Begins(Wrong(host, Set({"NCCL_IB_HAC=mlx5"})),
                "NCCL_IB_HAC: mlx5 (the environment): NCCL has no such"));
+  CHECK(Begins(Wrong(host, Set({"NCCL_IB_HCB=mlx5"})),
+               "NCCL_IB_HCB: mlx5 (the environment): NCCL has no such"));
+  // NCCL_P2P_DISABLE is two letters away from either: one is a variable, the other is nobody's misspelling.
+  CHECK(Wrong(host, Set({"NCCL_PXN_DISABLE=1", "NCCL_PAB_DISABLE=1"})) == "");
   CHECK(Wrong(host, Set({"NCCL_DEBUG=INFO", "NCCL_IB_QPS_PER_CONNECTION=4", "NCCL_NEWER_THAN_THIS=1"})) ==
         "");
   host.ports.front().state = "DOWN";
-  CHECK(Begins(Wrong(host), "mlx5_0:1: its state is DOWN"));
+  CHECK(Wrong(host) == "");
+  CHECK(Found("mlx5_0:1", host) == "InfiniBand, DOWN, 400 Gb/s, mlx5_core");
   CHECK(Begins(Found("transport", host), "verbs through mlx5_1:1, 400 Gb/s"));
   host.ports.pop_back();
+  CHECK(Begins(Wrong(host), "mlx5_0:1: its state is DOWN"));
   CHECK(Wrong(host, Set({"NCCL_NET=IB"})).find("NCCL_NET=IB, but there is no active port") !=
         std::string::npos);
+  CHECK(Wrong(host, Set({"NCCL_NET=ib"})).find("NCCL_NET=ib, but there is no active port") !=
+        std::string::npos);
+}
+
+TEST_CASE("networks: a port that is down is trouble where somebody counts on it") {
+  Networks host = Host();
+  host.ports.push_back(host.ports.back());
+  host.ports.back().port = 2;
+  host.ports.back().state = "DOWN";
+  host.ports.front().state = "DOWN";  // mlx5_0:1 and mlx5_1:2 are down, mlx5_1:1 is not
+  const auto wrong = [&](const std::string& cards) { return Wrong(host, Set({"NCCL_IB_HCA=" + cards})); };
+  const std::string of_first = "mlx5_0:1: its state is DOWN: no data goes through it\n";
+  const std::string of_second = "mlx5_1:2: its state is DOWN: no data goes through it\n";
+  for (const char* cards : {"mlx5", "mlx5_1", "=mlx5_1", "^mlx5_0", "^mlx5_0:1", "mlx5_1:1"})
+    CHECK_MESSAGE(wrong(cards) == "", cards);
+  CHECK(wrong("mlx5_0,mlx5_1") == of_first);
+  CHECK(wrong("=mlx5_0:1,mlx5_1:1") == of_first);
+  CHECK(wrong("mlx5_1:1,mlx5_1:2") == of_second);
+  host.ports[1].state = "DOWN";
+  const std::string of_all = of_first + "mlx5_1:1: its state is DOWN: no data goes through it\n" + of_second;
+  CHECK(Wrong(host) == of_all);
+  CHECK(wrong("mlx5") == of_all);
+  CHECK(wrong("^mlx5_1") == of_first);
+}
+
+TEST_CASE("networks: of an interface's addresses the first of the family that is asked for is taken") {
+  Networks host = Host();
+  host.interfaces = {{.name = "lo", .addresses = {"127.0.0.1", "::1"}},
+                     {.name = "eth0", .addresses = {"10.0.0.7", "fd00::2", "fe80::2"}},
+                     {.name = "eth1", .addresses = {"10.1.0.7"}}};
+  CHECK(Begins(Found("eth0", host), "10.0.0.7, fd00::2, fe80::2, "));
+  CHECK(Found("addresses", host) == "NCCL meets at eth0 (10.0.0.7), eth1 (10.1.0.7)");
+  CHECK(Found("addresses", host, Set({"NCCL_SOCKET_FAMILY=AF_INET"})) ==
+        "NCCL meets at eth0 (10.0.0.7), eth1 (10.1.0.7)");
+  CHECK(Wrong(host, Set({"NCCL_SOCKET_FAMILY=AF_INET6"})) == "");
+  CHECK(Found("addresses", host, Set({"NCCL_SOCKET_FAMILY=AF_INET6"})) == "NCCL meets at eth0 (fd00::2)");
+  CHECK(Begins(Wrong(host, Set({"NCCL_SOCKET_FAMILY=AF_INET6", "NCCL_SOCKET_IFNAME=eth1"})),
+               "addresses: NCCL_SOCKET_IFNAME=eth1 takes none of this host's interfaces with an address of "
+               "NCCL_SOCKET_FAMILY=AF_INET6"));
+  // NCCL skips ::1, also where nothing else is there.
+  host.interfaces.resize(1);
+  CHECK(Begins(Wrong(host, Set({"NCCL_SOCKET_FAMILY=AF_INET6"})),
+               "addresses: this host has no interface with an address of NCCL_SOCKET_FAMILY=AF_INET6"));
 }
 
 TEST_CASE("networks: what a recipe needs of them, and memory") {
@@ -200,7 +253,7 @@ TEST_CASE("networks: cards are found as the kernel shows them, and this host's i
   const Networks here = FindNetworks("libno-such-plugin.so");
   CHECK(!here.has_plugin);
   CHECK(std::any_of(here.interfaces.begin(), here.interfaces.end(), [](const NetworkInterface& one) {
-    return one.name == "lo" && one.address == "127.0.0.1" && one.runs;
+    return one.name == "lo" && !one.addresses.empty() && one.addresses.front() == "127.0.0.1" && one.runs;
   }));
 }
 

@@ -91,7 +91,8 @@ class Script {
         "#!/bin/sh\n[ \"$1\" = show ] && echo node7 && echo node8\n[ \"$1\" = requeue ] && echo again "
         "$2 && echo $AFTER > state && exit ${REFUSED:-0}\ntrue\n");
     Put("scancel", "#!/bin/sh\necho cancelled $1\n");
-    Put("engine", "#!/bin/sh\nfor a in \"$@\"; do echo \"<$a>\"; done\necho ${#ENGINE_TOKEN}\n");
+    Put("engine",
+        "#!/bin/sh\nfor a in \"$@\"; do echo \"<$a>\"; done\necho ${#ENGINE_TOKEN}\nexit ${RUN:-0}\n");
   }
   void Put(const std::string& name, const std::string& content) const {
     data::WriteFile(folder_ / name, content);
@@ -143,34 +144,68 @@ TEST_CASE("jobs: a batch script whose run outlives nodes sees to its end without
   std::vector<std::string> sets = kTwoNodes;
   sets.insert(sets.end(), {"launch.max_restarts=20", "launch.spares=1", "launch.out=\"run\""});
   const Script script(FileOf(Load(sets), "slurm"));
-  // As on a node of number NODE. A step on the first node ends with code FIRST.
+  // As on a node of number NODE. A step on the first node ends with code FIRST, but SLOW of them fail before; SLURM says that the
+  // first node is THERE. The program ends with code RUN.
   script.Put("srun",
-             "#!/bin/sh\nif [ \"$1\" = --overlap ]; then echo \"$4\"; exit $FIRST; fi\nshift 3\n"
+             "#!/bin/sh\nif [ \"$1\" = --overlap ]; then echo \"$4\"; echo >> steps\n"
+             "[ $(wc -l < steps) -gt ${SLOW:-0} ] && exit $FIRST; exit 1; fi\nshift 3\n"
              "SLURM_NODEID=$NODE \"$@\" | grep -v '^[<0-9]'\nexit $CODE\n");
   script.Put("squeue",
              "#!/bin/sh\ncat state 2>/dev/null || echo $STATE\n");  // of after a requeue, if there was one
-  const auto run = [&](const std::string& variables) {
-    std::filesystem::remove(script.folder() + "/state");
-    return script.Run(variables);
+  script.Put("sinfo", "#!/bin/sh\necho ${THERE:-mixed}\n");
+  script.Put("sleep", "#!/bin/sh\n");
+  const auto run_of = [](const Script& of, const std::string& variables) {
+    std::filesystem::remove(of.folder() + "/state");
+    std::filesystem::remove(of.folder() + "/steps");
+    return of.Run(variables);
   };
-  const std::string asks = "--nodelist=node7\n";
+  const auto run = [&](const std::string& variables) { return run_of(script, variables); };
+  const auto asks = [](int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += "--nodelist=node7\n";
+    return text;
+  };
   CHECK(run("CODE=0 NODE=0 FIRST=1 STATE=RUNNING") == "exit 0\n");
-  CHECK(run("CODE=0 NODE=3 FIRST=1 STATE=RUNNING") == "exit 0\n");
+  CHECK(run("CODE=0 NODE=3 FIRST=1 STATE=RUNNING RUN=76") == "exit 0\n");
   for (const std::string node : {"1", "2"}) {
-    CHECK(run("CODE=0 FIRST=0 STATE=RUNNING NODE=" + node) == asks + "exit 0\n");
-    CHECK(run("CODE=0 FIRST=1 STATE=RUNNING NODE=" + node) == asks + "again 42\nexit 0\n");
-    CHECK(run("CODE=0 FIRST=1 STATE=CANCELLED NODE=" + node) == "exit 0\n");
+    const std::string on = "CODE=0 STATE=RUNNING NODE=" + node;
+    CHECK(run(on + " FIRST=0") == asks(1) + "exit 0\n");
+    CHECK(run(on + " FIRST=0 SLOW=1") == asks(2) + "exit 0\n");
+    CHECK(run(on + " FIRST=0 SLOW=1 RUN=76") == asks(2) + "exit 0\n");
+    // After a run that has ended well nothing is done until SLURM knows of a loss.
+    CHECK(run(on + " FIRST=1") == asks(10) + "exit 0\n");
+    CHECK(run(on + " FIRST=0 SLOW=9") == asks(10) + "exit 0\n");
+    for (const std::string there : {"down", "'down*'", "'mixed*'"})
+      CHECK(run(on + " FIRST=1 THERE=" + there) == asks(2) + "again 42\nexit 0\n");
+    // So often as launch.retries says, and where another try may help.
+    for (const std::string code : {"75", "76", "137"}) {
+      CHECK(run(on + " FIRST=1 RUN=" + code) == asks(2) + "again 42\nexit 0\n");
+      CHECK(run(on + " FIRST=1 SLURM_RESTART_COUNT=99 RUN=" + code) == asks(2) + "again 42\nexit 0\n");
+      CHECK(run(on + " FIRST=1 SLURM_RESTART_COUNT=100 RUN=" + code) == asks(2) + "cancelled 42\nexit 0\n");
+    }
+    for (const std::string code : {"1", "2", "17"})
+      CHECK(run(on + " FIRST=1 RUN=" + code) == asks(2) + "cancelled 42\nexit 0\n");
+    CHECK(run("CODE=0 FIRST=1 STATE=CANCELLED RUN=76 NODE=" + node) == "exit 0\n");
     // Refused, as the other node has put it there, or as it may not be.
-    const std::string refused = "CODE=0 FIRST=1 STATE=RUNNING REFUSED=1 NODE=" + node;
-    CHECK(run(refused + " AFTER=COMPLETING") == asks + "again 42\nexit 0\n");
-    CHECK(run(refused + " AFTER=RUNNING") == asks + "again 42\ncancelled 42\nexit 0\n");
+    const std::string refused = on + " FIRST=1 RUN=76 REFUSED=1";
+    CHECK(run(refused + " AFTER=COMPLETING") == asks(2) + "again 42\nexit 0\n");
+    CHECK(run(refused + " AFTER=RUNNING") == asks(2) + "again 42\ncancelled 42\nexit 0\n");
   }
+  // Where it may not be queued again.
+  sets.emplace_back("launch.retries=0");
+  const Script never(FileOf(Load(sets), "slurm"));
+  for (const char* name : {"srun", "squeue", "sinfo", "sleep"})
+    never.Put(name, data::ReadFile(script.folder() + "/" + name));
+  CHECK(run_of(never, "CODE=0 NODE=1 STATE=RUNNING FIRST=0 SLOW=1") == asks(2) + "exit 0\n");
+  CHECK(run_of(never, "CODE=0 NODE=1 STATE=RUNNING FIRST=1") == asks(10) + "exit 0\n");
+  CHECK(run_of(never, "CODE=0 NODE=1 STATE=RUNNING FIRST=1 RUN=76") == asks(2) + "cancelled 42\nexit 0\n");
   // The largest code is of a process that was killed. How the run itself ended is in its folder.
   const std::string killed = "CODE=137 NODE=0 FIRST=0 STATE=RUNNING";
   CHECK(run(killed) == "ended with 137; into the queue again\nagain 42\nexit 0\n");
   std::filesystem::create_directory(script.folder() + "/run");
   script.Put("run/outcome.json", "{\n  \"outcome\": \"finished\",\n");
   CHECK(run(killed) == "exit 0\n");
+  CHECK(run("CODE=0 NODE=1 FIRST=1 STATE=RUNNING RUN=137") == asks(10) + "exit 0\n");
   CHECK(run("CODE=1 NODE=0 FIRST=0 STATE=RUNNING") == "exit 1\n");  // of what is refused before
   script.Put("run/outcome.json", "{\n  \"outcome\": \"stopped\",\n");
   CHECK(run(killed) == "ended with 75; into the queue again\nagain 42\nexit 0\n");

@@ -70,7 +70,7 @@ int Background::Wait(double seconds) {
 
 bool WaitForMetrics(const std::string& out, std::uintmax_t bytes) {
   std::error_code error;
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 12000; ++i) {
     const std::uintmax_t size = std::filesystem::file_size(out + "/metrics.jsonl", error);
     if (!error && size >= bytes) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -79,7 +79,7 @@ bool WaitForMetrics(const std::string& out, std::uintmax_t bytes) {
 }
 
 bool HasOrphans(const TinyRun& tiny) {
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 400; ++i) {
     bool found = false;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
       const std::string arguments = data::ReadFile(entry.path() / "cmdline");

@@ -34,10 +34,10 @@ class Background {
   pid_t pid_ = -1;
 };
 
-// Until a run has written so much; false: not within 20 s.
+// Until a run has written so much; false: not within 60 s.
 bool WaitForMetrics(const std::string& out, std::uintmax_t bytes);
 
-// Whether processes that have this folder in their arguments outlive a second.
+// Whether processes that have this folder in their arguments outlive 10 seconds.
 bool HasOrphans(const cli::TinyRun& tiny);
 
 // "iteration_0000008"; empty: there is none.

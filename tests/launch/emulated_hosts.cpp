@@ -34,7 +34,7 @@ void EmulatedHosts::Start(int host) {
 }
 
 bool WaitForFault(const std::string& out) {
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 12000; ++i) {
     if (!data::ReadFile(out + "/faults.jsonl").empty()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

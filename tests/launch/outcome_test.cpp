@@ -96,6 +96,33 @@ TEST_CASE("outcome: a run whose rank is killed may go well another time") {
   }
 }
 
+TEST_CASE("outcome: what all ranks come to alike is no other rank's failure, so that nobody tries it again") {
+  constexpr const char* kFull = "sh -c 'trap \"\" XFSZ; ulimit -S -f 80; exec \"$@\"' sh";  // 40 KiB
+  const std::string nan =
+      " --set debug.faults=true --fault rank=1,iteration=5,at=forward,kind=nan:layers.0.mlp.norm.weight";
+  const std::string unsaved = " --set parallelism.zero_stage=1 --set checkpoint.final_patience=0";
+  struct Case {
+    std::string settings;
+    const char* prefix;
+    const char* reason;  // begins so
+  };
+  for (const Case& row :
+       {Case{nan, "", "iteration 5: loss "},
+        Case{nan + " --set guard.on_nonfinite=skip", "", "the losses of the last 4 iterations"},
+        Case{unsaved, kFull, "saving the checkpoint of iteration 8: "}}) {
+    for (int times = 0; times < 4; ++times) {  // whoever is first
+      CAPTURE(row.settings);
+      const TinyRun tiny;
+      Background run(tiny, "failed", RunOf(tiny, row.settings + " --processes"), "", row.prefix);
+      CHECK_MESSAGE(run.Wait(60) == 1, run.log());
+      const nlohmann::json outcome = OutcomeIn(tiny.out);
+      CHECK(outcome["outcome"] == "failed");
+      CHECK(outcome["retryable"] == false);
+      CHECK_MESSAGE(outcome["reason"].get<std::string>().starts_with(row.reason), outcome["reason"]);
+    }
+  }
+}
+
 TEST_CASE("restarts: a run whose ranks are killed goes on by itself, to the same bits") {
   const TinyRun tiny;
   const std::string settings =

@@ -130,8 +130,16 @@ TEST_CASE("--set: mistakes are located in the argument") {
   CHECK(FirstError(LoadBase({"model.layers="})).find("--set:1:14: error: not valid TOML") == 0);
   CHECK(FirstError(LoadBase({"model.layers=[1,"})).find("not valid TOML") != std::string::npos);
   CHECK(FirstError(LoadBase({"extends=x.toml"})).find("--set:1:1: error: unknown key 'extends'") == 0);
-  CHECK(FirstError(LoadBase({"training.seed=99999999999999999999"})).find("--set:1:15: error: the integer") ==
-        0);
+  for (const std::string seed :
+       {"99999999999999999999", "0x1FFFFFFFFFFFFFFFFF", "0o7777777777777777777777"}) {
+    CHECK(FirstError(LoadBase({"training.seed=" + seed}))
+              .find("--set:1:15: error: the integer " + seed + " does not fit in 64 bits") == 0);
+  }
+  for (const std::string rate : {"1e400", "1.5E+400"}) {
+    CHECK(FirstError(LoadBase({"optimizer.learning_rate=" + rate}))
+              .find("--set:1:25: error: the number " + rate + " does not fit in a 64-bit float") == 0);
+  }
+  CHECK(FirstError(LoadBase({"training.seed=0x1G"})).find("found the string \"0x1G\"") != std::string::npos);
 }
 
 TEST_CASE("a text cannot extend") {

@@ -191,12 +191,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path, _, query_text = self.path.partition("?")
         query = urllib.parse.parse_qsl(query_text, keep_blank_values=True)
         body = self.read_body(int(self.headers.get("Content-Length") or 0))
+        by = store.who(self.client_address[1], store.port) if store.who else None  # which may take a while
         with store.lock:
             store.busy += 1
             store.most_busy = max(store.most_busy, store.busy)
             store.log.append({"method": self.command, "path": self.path, "range": self.headers.get("Range"),
                               "if_match": self.headers.get("If-Match"), "bytes": len(body),
-                              "by": store.who(self.client_address[1], store.port) if store.who else None})
+                              "by": by})
         try:
             time.sleep(store.delay)
             self.fault = store.fault_for(self.command, self.path)

@@ -50,6 +50,26 @@ TEST_CASE("the log has the loads and the entropy of each router, and what is for
   }
 }
 
+TEST_CASE("the perplexity of an evaluation is without what routers add to its loss") {
+  const TempDir folder;
+  const recipe::LoadResult loaded =
+      model::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/experts.toml",
+                  {.sets = {"training.iterations=1", "schedule.kind=constant", "schedule.warmup_iterations=0",
+                            "data.source=random", "data.sequence_length=64", "evaluation.interval=1",
+                            "evaluation.iterations=1"},
+                   .root = ""});
+  REQUIRE(loaded.ok());
+  const RunResult result = RunCaught(loaded.recipe, folder / "out");
+  REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
+  for (const nlohmann::json& line : Metrics(folder / "out")) {
+    if (!line.contains("validation_loss")) continue;
+    const double of_tokens = line["metrics"]["loss"];
+    CHECK(line["validation_loss"] > of_tokens + 1e-4);
+    CHECK_MESSAGE(Contains(result.output, fmt::format("lm loss PPL: {:.6E} |", std::exp(of_tokens))),
+                  result.output);
+  }
+}
+
 TEST_CASE("losses and loads of routers are of all tokens, whether their labels count or not") {
   const auto line_of = [](bool with_mask) {
     const TempDir folder;

@@ -281,7 +281,7 @@ TEST_CASE("guard: an update whose gradients are not finite is left out where it 
       RunFaulty(folder.Recipe({"guard.on_nonfinite=skip"}), folder / "run", {{7, Injected::kNan}});
   REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
   CHECK(Returns(folder / "run").empty());
-  CHECK(IterationMetrics(folder / "run")[6]["nan_iterations"] == 0);
+  CHECK(IterationMetrics(folder / "run")[6]["nan_iterations"] == 1);
   CHECK(IterationMetrics(folder / "run")[11]["skipped_iterations"] == 1);
   folder.RunByHand("7");
   CHECK((TensorsOf(folder / "run", kLast) == TensorsOf(folder / "by hand", kLast)));
@@ -289,7 +289,8 @@ TEST_CASE("guard: an update whose gradients are not finite is left out where it 
 
 TEST_CASE("guard: a run of which every update is skipped ends") {
   const GuardFolder folder;
-  const recipe::Recipe recipe = folder.Recipe({"guard.on_nonfinite=skip", "guard.max_skips=3"});
+  const recipe::Recipe recipe =
+      folder.Recipe({"guard.on_nonfinite=skip", "guard.max_skips=3", "checkpoint.interval=2"});
   // Not by three that are no row, and by three that are one, whatever was saved between.
   const Injections faults = {
       {1, Injected::kNan}, {3, Injected::kNan}, {4, Injected::kNan}, {5, Injected::kNan}};
@@ -300,10 +301,34 @@ TEST_CASE("guard: a run of which every update is skipped ends") {
                  "iteration 5: its update was skipped, and so were those of all of the last 3 iterations, "));
     CHECK(absl::IsDataLoss(result.status));
     CHECK(IterationMetrics(folder / "run").size() == 5);
-    CHECK((Checkpoints(folder / "run") == std::vector<std::int64_t>{4}));
+    CHECK((Checkpoints(folder / "run") == std::vector<std::int64_t>{2}));
   }
   CHECK(RunFaulty(folder.Recipe({"guard.on_nonfinite=skip", "guard.max_skips=0"}), folder / "any", faults)
             .status.ok());
+}
+
+TEST_CASE("guard: weights that may be spoilt take no checkpoint's place") {
+  const GuardFolder folder;
+  const recipe::Recipe recipe = folder.Recipe({"guard.on_nonfinite=skip", "checkpoint.keep=1"});
+  // Where a checkpoint is due, and good again at the next one.
+  const RunResult due = RunFaulty(recipe, folder / "due", {{3, Injected::kNan}, {4, Injected::kNan}});
+  REQUIRE_MESSAGE(due.status.ok(), Message(due.status));
+  CHECK(
+      Contains(due.notes,
+               "warning: no checkpoint of iteration 4: the losses of the last 2 iterations were not finite"));
+  CHECK((Checkpoints(folder / "due") == std::vector<std::int64_t>{kLast}));
+  // At the end.
+  const RunResult last = RunFaulty(recipe, folder / "last", {{11, Injected::kNan}, {kLast, Injected::kNan}});
+  CHECK_MESSAGE(Contains(std::string(Message(last.status)),
+                         "the losses of the last 2 iterations up to iteration 12 were not finite"),
+                Message(last.status));
+  CHECK(absl::IsDataLoss(last.status));
+  CHECK((Checkpoints(folder / "last") == std::vector<std::int64_t>{8}));
+  // And it goes on from there.
+  const RunResult again = RunFaulty(recipe, folder / "last", {});
+  REQUIRE_MESSAGE(again.status.ok(), Message(again.status));
+  CHECK(Contains(again.output, "after iteration 8"));
+  CHECK((Checkpoints(folder / "last") == std::vector<std::int64_t>{kLast}));
 }
 
 TEST_CASE("guard: a run that is stopped anywhere, and resumed, is the undisturbed one, bit by bit") {

@@ -38,14 +38,21 @@ std::vector<int> Of(const std::string& out, const char* key) {
   return iterations;
 }
 
-// Does something beside a run, once that has failed to write a checkpoint.
+// How often a run has failed to write a checkpoint so far. Its last line may not be whole yet.
+int Failures(const std::string& out) {
+  if (!std::filesystem::exists(out + "/metrics.jsonl")) return 0;
+  const std::string text = data::ReadFile(out + "/metrics.jsonl");
+  int failures = 0;
+  for (std::size_t at = 0; (at = text.find("unsaved_iteration", at)) != std::string::npos; ++at) ++failures;
+  return failures;
+}
+
+// Does something beside a run, once that has failed so often to write a checkpoint.
 class Beside {
  public:
-  Beside(const std::string& out, std::function<void()> act)
-      : thread_([this, out, act = std::move(act)] {
-          while (!ended_ && (!std::filesystem::exists(out + "/metrics.jsonl") ||
-                             data::ReadFile(out + "/metrics.jsonl").find("unsaved") == std::string::npos))
-            std::this_thread::sleep_for(milliseconds(5));
+  Beside(const std::string& out, int failures, std::function<void()> act)
+      : thread_([this, out, failures, act = std::move(act)] {
+          while (!ended_ && Failures(out) < failures) std::this_thread::sleep_for(milliseconds(5));
           if (!ended_) act();
         }) {}
   ~Beside() {
@@ -82,7 +89,7 @@ TEST_CASE("the last checkpoint waits for room, and is that of a run that had it"
     std::optional<data::FileSizeLimit> full(kLessThanAShard);
     RunResult result;
     {
-      const Beside room(out, [&] { full.reset(); });
+      const Beside room(out, 1, [&] { full.reset(); });
       result = RunCaught(LastRecipe(folder, {more}), out);
     }
     REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
@@ -108,7 +115,9 @@ TEST_CASE("the wait for room has an end, with the error that there would have be
       [&] { result = RunCaught(LastRecipe(folder, {"checkpoint.final_patience=2"}), folder / "out"); });
   CHECK(Message(result.status).find("saving the checkpoint of iteration 4: ") == 0);
   CHECK(took >= 2);
-  CHECK(Of(folder / "out", "unsaved_iteration") == std::vector<int>{4, 4, 4});  // after 0, 1 and 2 s
+  // After 0, 1 and 2 s, of which the second falls out where the pause before it ends too late.
+  const std::vector<int> failed = Of(folder / "out", "unsaved_iteration");
+  CHECK((failed == std::vector<int>{4, 4} || failed == std::vector<int>{4, 4, 4}));
   result = RunCaught(LastRecipe(folder, {"checkpoint.final_patience=0"}), folder / "none");
   CHECK(Message(result.status).find("saving the checkpoint of iteration 4: ") == 0);
   CHECK(Of(folder / "none", "unsaved_iteration") == std::vector<int>{4});
@@ -126,15 +135,12 @@ TEST_CASE("a signal that stops a run does not end the wait for room, and a secon
   const std::string out = folder / "out";
   RunResult result;
   const double took = SecondsOf([&] {
-    const Beside again(out, [] {
-      std::this_thread::sleep_for(milliseconds(1500));
-      std::raise(SIGTERM);
-    });
+    const Beside again(out, 2, [] { std::raise(SIGTERM); });
     result = RunCaught(LastRecipe(folder), out, false, executor::testing::ProbedDevice(&probes));
   });
   CHECK(Message(result.status).find("saving the checkpoint of iteration 3: ") == 0);
-  CHECK(took > 1.5);
-  CHECK(took < 30);
+  CHECK(took > 1);    // the pause before the second try
+  CHECK(took < 300);  // of the 600 s of checkpoint.final_patience
   CHECK(Of(out, "unsaved_iteration").size() >= 2);
 }
 

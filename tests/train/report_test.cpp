@@ -196,15 +196,16 @@ TEST_CASE("the log has Megatron-LM's means over the interval, and its last value
       Contains(lines[2], "global batch size:     8 | loss scale: 1.0 | number of skipped iterations:   1 |"));
 }
 
-TEST_CASE("the log's perplexity is e to the loss, whatever it is") {
+TEST_CASE("the log's perplexity is e to the tokens' loss, whatever that is") {
   const TempDir folder;
   const std::unique_ptr<Reporter> reporter = MustOpen(folder, 0);
   Caught caught(stdout);
   for (const double loss : {1.0, 25.0, 556.05, 800.0}) {
-    reporter->Evaluation({.iteration = 1, .validation_loss = loss, .elapsed_ms = 1});
+    reporter->Evaluation(
+        {.iteration = 1, .validation_loss = loss + 0.5, .token_loss = loss, .elapsed_ms = 1});
   }
   const std::string log = caught.End();
-  CHECK(Contains(log, "lm loss value: 1.000000E+00 | lm loss PPL: 2.718282E+00 |"));
+  CHECK(Contains(log, "lm loss value: 1.500000E+00 | lm loss PPL: 2.718282E+00 |"));
   CHECK(Contains(log, "lm loss PPL: 7.200490E+10 |"));  // e^25 = 72004899337.4
   CHECK(Contains(log, "lm loss PPL: 3.086361E+241 |"));
   CHECK(Contains(log, "lm loss PPL: >1.797693E+308 |"));

@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "engine/base/status.h"
+#include "engine/model/check.h"
 #include "engine/model/modules/modules.h"
 #include "engine/ops/ops.h"
 
@@ -47,10 +48,18 @@ absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
                                               needed, step.graph().value(labels).name,
                                               Name(step.type(labels).dtype), expected.ToString()));
   }
+  const std::int64_t classes = step.LogicalClasses(logits);
+  const std::int64_t ids = VocabularyOf(step.graph());
+  if (step.graph().value(labels).name.starts_with(kLabels) && classes < ids) {  // labels_2 … too
+    return step.Error(fmt::format("labels are ids of a vocabulary of {}, and {} logits tell {} classes apart",
+                                  ids, of.ToString(), classes),
+                      "a step before this one that makes as many as the table of tokens has rows, as out = "
+                      "[\"V\"]");
+  }
   const std::int64_t labels_of_sample = expected.elements() / step.options().batch;
   graph::Graph& graph = step.graph();
   const graph::Attributes terms = TermsOf(step);
-  graph::Attributes attributes = {{"classes", step.LogicalClasses(logits)}};
+  graph::Attributes attributes = {{"classes", classes}};
   for (const auto& [name, item] : terms.items()) attributes.Set(name, item);
   ASSIGN_OR_RETURN(
       const graph::ValueIds statistics,
