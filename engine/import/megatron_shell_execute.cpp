@@ -39,7 +39,7 @@ std::optional<bool> Terms(const std::vector<std::string>& terms) {
 }
 
 // Words with perhaps a ! before them; nullopt: it cannot be told.
-std::optional<bool> Part(std::span<const ShellText> words) {
+std::optional<bool> TestPart(std::span<const ShellText> words) {
   const bool negated = !words.empty() && words[0].unknown.empty() && words[0].text == "!";
   if (negated) words = words.subspan(1);
   std::vector<std::string> terms;
@@ -53,7 +53,7 @@ std::optional<bool> Part(std::span<const ShellText> words) {
 }
 
 // What one of two decides alone, or both together; nullopt: it cannot be told. `decisive`: true of ||, false of &&.
-std::optional<bool> Joined(std::optional<bool> a, std::optional<bool> b, bool decisive) {
+std::optional<bool> Decided(std::optional<bool> a, std::optional<bool> b, bool decisive) {
   if (a == decisive || b == decisive) return decisive;
   if (!a || !b) return std::nullopt;
   return !decisive;
@@ -67,19 +67,19 @@ std::optional<bool> Test(const ShellSimpleCommand& command) {
   std::optional<bool> any = false, all = true;
   std::size_t begin = 1;
   for (const std::size_t at : command.connectives) {
-    all = Joined(all, Part(words.subspan(begin, at - begin)), /*decisive=*/false);
+    all = Decided(all, TestPart(words.subspan(begin, at - begin)), /*decisive=*/false);
     if (words[at].text == "||") {
-      any = Joined(any, all, /*decisive=*/true);
+      any = Decided(any, all, /*decisive=*/true);
       all = true;
     }
     begin = at + 1;
   }
   if (begin > end) return std::nullopt;  // nothing stands behind the last operator
-  all = Joined(all, Part(words.subspan(begin, end - begin)), /*decisive=*/false);
-  return Joined(any, all, /*decisive=*/true);
+  all = Decided(all, TestPart(words.subspan(begin, end - begin)), /*decisive=*/false);
+  return Decided(any, all, /*decisive=*/true);
 }
 
-ShellText Text(const std::vector<ShellText>& words) {
+ShellText EvalText(const std::vector<ShellText>& words) {
   ShellText all;
   for (std::size_t i = 1; i < words.size(); ++i) {
     if (i > 1) all.Append(' ', words[i].place);
@@ -154,7 +154,7 @@ std::optional<ShellInnerText> ExecuteShellCommand(const ShellSimpleCommand& comm
   if (command.chance == ShellChance::kNever) return std::nullopt;
   *outcome = {};
   if (Builtin(command, state, outcome)) return std::nullopt;
-  if (words[0].text == "eval") return Inner(Text(words), {}, outer, command.function, state);
+  if (words[0].text == "eval") return Inner(EvalText(words), {}, outer, command.function, state);
   if (const std::size_t text = InnerText(words); text > 0) {
     return Inner(words[text], {words.begin(), words.begin() + static_cast<std::ptrdiff_t>(text) - 2}, outer,
                  command.function, state);
