@@ -150,7 +150,7 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   const data::Tokenizer* text_of = arguments.ids_out ? nullptr : tokenizer.get();
   AnswerPrinter printer(arguments, written, prompts, text_of);
   const StopSignals signals;
-  const absl::Status status = generate::Generate(
+  absl::Status status = generate::Generate(
       &model->decoder(), text_of, prompts, options,
       {.on_text = [&](std::size_t, std::string_view text) { printer.AddText(text); },
        .on_answer = [&](std::size_t prompt,

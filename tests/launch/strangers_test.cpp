@@ -243,7 +243,7 @@ TEST_CASE(
   CHECK(join([](FrameStream& stream) {
           Challenge(stream);
           Transmit(stream, MessageKind::kRefused, {"lies"});
-        }) == at + "refused: token");
+        }) == at + "refused: token: --token-file, or ENGINE_TOKEN, must be the same on all hosts of a run");
   CHECK(join([](FrameStream& stream) {
           Transmit(stream, MessageKind::kChallenge, {"engine rendezvous 999", "nonce"});
         }) == at + "what listens there is another version of this program, or none");
