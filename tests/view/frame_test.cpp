@@ -169,6 +169,23 @@ TEST_CASE("frame: how much of a long file is read, and iterations without an upd
   CHECK(LineWith(text, "loss scale").starts_with("loss scale     1024, 1 iterations skipped"));
 }
 
+TEST_CASE("frame: the last evaluation is shown, also where its loss is not finite") {
+  const InUtc utc;
+  const MadeUpRun run;
+  const FrameOptions options = {.columns = 100, .rows = 40, .now_unix_s = testing::kBegin + 60};
+  const auto row = [&](const std::string& more) {
+    const std::string text = MetricsText().RunTo(10).text() + more;
+    return LineWith(TextOf(RunFrame(ReaderOf(run, text).view(), options), options), "validation");
+  };
+  const std::string good = R"({"iteration":4,"validation_loss":3.5,"elapsed_ms":20})"
+                           "\n";
+  const std::string bad = R"({"iteration":8,"validation_loss":null,"elapsed_ms":20})"
+                          "\n";
+  CHECK(row(good).ends_with("3.5000 at iteration 4"));
+  CHECK(row(good + bad).ends_with("not finite at iteration 8, lowest 3.5000 at 4"));
+  CHECK(row(bad).ends_with("not finite at iteration 8"));
+}
+
 TEST_CASE("frame: a run that went back to a checkpoint says so") {
   const InUtc utc;
   const MadeUpRun run;
