@@ -39,7 +39,7 @@ absl::Status WriteReport(const ReportArguments& arguments) {
   return absl::OkStatus();
 }
 
-// What the name of a file does not say to be something else than the report can be; the message else.
+// Checks that a file's name promises a form that a report has: the message where it does not, else nothing (CLI11's convention).
 std::string CheckEnding(const std::string& path) {
   const std::string ending = std::filesystem::path(path).extension().string();
   if (ending.empty() || ending == ".html" || ending == ".htm" || ending == ".md") return "";

@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<train::Fault>> FaultsOf(const std::vector<std::string
   return faults;
 }
 
-// What of a GPU's options has no meaning for a run on the CPU. Error: the option, and what it is for.
+// Refuses options that mean something on GPUs alone where the run is on the CPU. The error names the option and what it is for.
 absl::Status CheckOnCpu(const recipe::Recipe& recipe, const RunArguments& arguments) {
   if (!UsesCpu(recipe, arguments.device)) return absl::OkStatus();
   if (arguments.device.share_gpus)

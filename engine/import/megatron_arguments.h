@@ -31,7 +31,7 @@ class MegatronArguments {
 
   // At the flag; at the training script if it is not given.
   void Error(std::string_view name, std::string message, std::string hint = "") const;
-  // What a reader should look at, at the flag.
+  // Adds a note at the flag: something that the importer has assumed, which its user should look at.
   void Note(std::string_view name, std::string message) const;
   recipe::Mark PlaceOf(std::string_view name) const;
 

@@ -52,7 +52,8 @@ std::optional<bool> TestPart(std::span<const ShellText> words) {
   return *value != negated;
 }
 
-// What one of two decides alone, or both together; nullopt: it cannot be told. `decisive`: true of ||, false of &&.
+// The value of `a || b` (`decisive` true: one that is true decides) or of `a && b` (false: one that is false decides). nullopt: an operand
+// that is not known would decide.
 std::optional<bool> Decided(std::optional<bool> a, std::optional<bool> b, bool decisive) {
   if (a == decisive || b == decisive) return decisive;
   if (!a || !b) return std::nullopt;

@@ -177,7 +177,7 @@ absl::Status CheckVolumes(const Recipe& recipe, const std::string& scheduler) {
   return absl::OkStatus();
 }
 
-// What a run writes elsewhere in a pod is gone with the pod.
+// Refuses a run's folder that is on none of the volumes: a pod's own file system goes with the pod.
 absl::Status CheckOut(const Recipe& recipe) {
   const recipe::Launch& launch = recipe.launch;
   if (launch.volumes.empty() || !launch.out.starts_with('/') || !recipe.checkpoint.upload.empty())

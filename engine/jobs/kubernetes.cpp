@@ -96,7 +96,7 @@ class Writer {
     return object;
   }
 
-  // What a TrainJob may not say, its runtime does: priority, retries and the time to save.
+  // A TrainJob cannot say priority, retries and the time to save: the runtime that it names says them.
   Json TrainJob() const {
     Json trainer = {{"image", launch_.image},
                     {"command", {launch_.command}},

@@ -16,7 +16,7 @@ namespace engine::launch {
 
 inline constexpr std::size_t kNonceBytes = 32;
 
-// What whoever reads of a token that differs is told.
+// The rule that stands in every error about a token that differs.
 inline constexpr const char* kTokenRule =
     "--token-file, or ENGINE_TOKEN, must be the same on all hosts of a run";
 

@@ -81,7 +81,7 @@ void KeepDeviations(const RunContext& run, std::int64_t iteration,
   if (!status.ok()) run.reporter->Warn(fmt::format("{}: the run goes on without this file", Message(status)));
 }
 
-// What routers and further losses add to the objective is no part of how well tokens are told.
+// The mean loss of the next tokens, nats per token: the first loss of labels, without what routers and further losses add to the objective.
 double TokenLoss(const plan::Plan& plan, const std::vector<double>& sums, std::int64_t samples) {
   const auto of_labels = std::find_if(plan.metrics.begin(), plan.metrics.end(),
                                       [](const plan::PlanMetric& metric) { return metric.of_labels; });

@@ -375,7 +375,8 @@ class Training {
     return run_.OfAll(saver.Last());
   }
 
-  // What is saved of weights that may be spoilt would take the place of checkpoints that are not. All ranks see the same losses.
+  // Ends a run whose last losses are not finite without a checkpoint: one of weights that may be spoilt would take the place of one of
+  // good ones. All ranks see the same losses.
   absl::Status EndInDoubt(const Iterations& iterations) const {
     const std::string why = fmt::format(
         "the losses of the last {} up to iteration {} were not finite and their updates skipped, so that the "

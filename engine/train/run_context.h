@@ -65,7 +65,7 @@ struct RunContext {
             .key = key};
   }
 
-  // An error that all ranks come to alike. Rank 0 tells of it: else whoever is first would be blamed, and rank 0 would take it for another's
+  // Passes on an error that all ranks come to alike so that rank 0 alone tells of it: else whoever is first would be blamed, and rank 0 would take it for another's
   // failure, after which a run may be tried again.
   absl::Status OfAll(const absl::Status& status) const;
   void Say(const std::string& text) const;
