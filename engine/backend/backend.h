@@ -155,13 +155,19 @@ class Backend {
   // Copy of what was staged, after all Stage calls that have returned.
   virtual absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   // A few numbers, or some thousands, to the host. Read returns at once; WaitRead waits for the ticket's bytes alone. At
-  // most six tickets are open at a time.
+  // most eight tickets are open at a time.
   virtual absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) = 0;
   // Notes the time at which all that was launched so far has run; may be recorded. ReadTimes: Read of the
   // noted times, int64[kStamps], nanoseconds since a moment of the device's own.
   virtual absl::Status NoteTime(Stamp stamp) = 0;
   virtual absl::StatusOr<std::int64_t> ReadTimes() = 0;
   virtual absl::Status WaitRead(std::int64_t ticket, void* host) = 0;
+  // 64-bit hashes of what lies in the arena, to compare two runs of one program on this backend. PrepareHashes: there are so many
+  // places for them; called once, before the first launch. Hash: of what is there when all has run that was enqueued on `stream` so far.
+  // ReadHashes: Read of the first `count` places, uint64 each.
+  virtual absl::Status PrepareHashes(std::int64_t places) = 0;
+  virtual absl::Status Hash(std::span<const std::byte> bytes, std::int32_t stream, std::int64_t place) = 0;
+  virtual absl::StatusOr<std::int64_t> ReadHashes(std::int64_t count) = 0;
   // Runs `body`, recording its launches instead of running them; the result replays them all. Null where the
   // backend does not record.
   virtual absl::StatusOr<std::unique_ptr<Launch>> Record(const std::function<absl::Status()>& body) {

@@ -226,7 +226,7 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
                       .stream = apart ? plan::kBucketStream : plan::kExchangeStream,
                       .beside_conversions = conversions,
                       .pushed = pushed,
-                      .direct = recipe.parallelism.exchange == "auto",
+                      .direct = recipe.parallelism.exchange == "auto" && !recipe.guard.trace,
                       .at_begin = at_begin};
 }
 

@@ -34,15 +34,9 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   executor->options_ = options;
   executor->backend_ = std::move(backend);
   executor->communicator_ = std::move(communicator);
-  if (options.trace) {
-    if (executor->backend_->asynchronous())
-      return FailedPrecondition("what ranks exchange is hashed on the CPU alone");
-    auto trace = std::make_unique<TracingCommunicator>(std::move(executor->communicator_), plan);
-    executor->trace_ = trace.get();
-    executor->communicator_ = std::move(trace);
-  }
   executor->seed_ = seed;
   ASSIGN_OR_RETURN(executor->arena_, executor->backend_->AllocateArena(executor->stage_.arena_bytes));
+  if (options.trace) RETURN_IF_ERROR(executor->StartTrace());
   if (const std::int64_t bytes = executor->stage_.host_bytes; bytes > 0) {
     ASSIGN_OR_RETURN(executor->host_, executor->backend_->AllocateHost(bytes));
   }
@@ -70,6 +64,28 @@ std::vector<StatePart> RankExecutor::PartsOf(const std::vector<plan::SnapshotPar
                      .at_once = part.at_once});
   }
   return parts;
+}
+
+absl::Status RankExecutor::StartTrace() {
+  std::int64_t most = 0;  // what a program gives and gets
+  for (const plan::Program& program : stage_.programs) {
+    std::int64_t times = 0;
+    for (const Step& step : program) {
+      if (step.kind != StepKind::kRun) {
+        ++times;
+        continue;
+      }
+      const auto& instructions = stage_.segments[static_cast<size_t>(step.segment)].instructions;
+      times +=
+          2 * std::ranges::count_if(instructions, [](const plan::Instruction& i) { return i.Exchanges(); });
+    }
+    most = std::max(most, times);
+  }
+  RETURN_IF_ERROR(backend_->PrepareHashes(most));
+  auto trace = std::make_unique<TracingCommunicator>(std::move(communicator_), plan_, backend_.get(), most);
+  trace_ = trace.get();
+  communicator_ = std::move(trace);
+  return absl::OkStatus();
 }
 
 absl::Status RankExecutor::StartControl() {
@@ -277,7 +293,9 @@ absl::Status RankExecutor::RunProgram(const Running& running) {
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(i));
   }
-  return streams ? JoinStreams() : absl::OkStatus();
+  if (!streams) return absl::OkStatus();
+  if (trace_ != nullptr) RETURN_IF_ERROR(FinishDetached([](const plan::Instruction&) { return true; }));
+  return JoinStreams();
 }
 
 // What the host says during a program must not be recorded, and exchange may go through the host.
@@ -345,7 +363,9 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
   ASSIGN_OR_RETURN(results.control, backend_->Read(control, stage_.control.bytes()));
   ASSIGN_OR_RETURN(results.times, backend_->ReadTimes());
-  if (trace_ != nullptr) results.traced = trace_->Take();
+  if (trace_ != nullptr) {
+    ASSIGN_OR_RETURN(results.traced, trace_->Take());
+  }
   started_.push_back(std::move(results));
   return absl::OkStatus();
 }
@@ -374,6 +394,10 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
   const std::int64_t followed_ns = results.follows ? ended_ns_ : began_ns;
   ended_ns_ = times_ns[backend::kIterationEnds];
   constexpr double kNsPerMs = 1e6;
+  std::vector<TracedBytes> traced;
+  if (trace_ != nullptr) {
+    ASSIGN_OR_RETURN(traced, trace_->Wait(std::move(results.traced)));
+  }
   return IterationResult{
       .sums = MetricSums(scalars, results.label_factor),
       .grad_norm = control[plan::kGradientNorm],
@@ -384,7 +408,7 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
       .elapsed_ms = static_cast<double>(ended_ns_ - followed_ns) / kNsPerMs,
       .busy_ms = static_cast<double>(times_ns[backend::kUpdateBegins] - began_ns) / kNsPerMs,
       .data_wait_ms = results.data_wait_ms,
-      .traced = std::move(results.traced)};
+      .traced = std::move(traced)};
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,
@@ -429,7 +453,7 @@ absl::StatusOr<double> RankExecutor::RunForward(std::int32_t program, const Feed
   RETURN_IF_ERROR(Reach(Moment::kForward));
   RETURN_IF_ERROR(TakeIncoming());
   RETURN_IF_ERROR(RunOrReplay(program, Context(0)));
-  if (trace_ != nullptr) trace_->Take();
+  if (trace_ != nullptr) trace_->Drop();
   return label_factor;
 }
 

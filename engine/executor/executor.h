@@ -95,8 +95,7 @@ struct ExecutorOptions {
   // Wait after each instruction and check that what it made is finite; the first that made something else is
   // an error that names it.
   bool check = false;
-  // Hash all that the rank gives to others and gets (exchange_trace.h). Error, where the executor is made: the backend's launches return
-  // before they have run.
+  // Hash all that the rank gives to others and gets (exchange_trace.h). Nothing is recorded then.
   bool trace = false;
   // Called at each moment, on the thread that calls the executor, with the iteration, from 0, or kNoIteration of an evaluation.
   // kExchange and kUpdate are not told of where a recorded program is replayed. Null: nobody is.
@@ -190,6 +189,8 @@ class RankExecutor : public RankState {
   bool ParametersStay() const;
   absl::Status PrepareSegments();
   absl::Status PrepareTransfers();
+  // Puts the trace around the communicator.
+  absl::Status StartTrace();
   // The control block and the states as they are before the first iteration.
   absl::Status StartControl();
   absl::Status StartState(const plan::State& state);
@@ -265,7 +266,7 @@ class RankExecutor : public RankState {
     bool follows = false;                                 // the one before was still under way
     double label_factor = 1;
     double data_wait_ms = 0;
-    std::vector<TracedBytes> traced = {};
+    TracingCommunicator::Taken traced = {};
   };
   std::deque<Results> started_;
   std::int64_t iteration_ = ExecutorOptions::kNoIteration;  // that Reach tells of

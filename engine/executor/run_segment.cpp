@@ -85,8 +85,9 @@ absl::Status RankExecutor::RunExchange(const Prepared& prepared, const KernelCon
   if (sums_later) {
     RETURN_IF_ERROR(FinishDetached([&](const Instruction& i) { return i.scratch.Overlaps(scratch); }));
   }
-  // Something may wait for what is exchanged in each microbatch.
-  const bool awaited = sums_later || (prepared.instruction->detached() && !prepared.instruction->last_only());
+  // Something may wait for what is exchanged in each microbatch; and what is traced has to be finished.
+  const bool awaited = sums_later || (prepared.instruction->detached() &&
+                                      (!prepared.instruction->last_only() || trace_ != nullptr));
   ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
   RETURN_IF_ERROR(backend_->Await(stream, computed));
   RETURN_IF_ERROR(Mark(stream, std::nullopt, nullptr, nullptr));

@@ -351,8 +351,8 @@ Rows TrainingRows() {
                "what is done."),
       FIELD(guard.trace)
           .Doc("Whether ranks hash all that they give to each other and get, so that rerun names the rank, "
-               "or the exchange, where other bits came from. "
-               "On the CPU alone so far."),
+               "or the exchange, where other bits came from. No program is recorded then, and sums are not "
+               "read from other ranks' memory."),
       FIELD(guard.hash_interval)
           .Between(0, kMaxCount)
           .Unit("iterations")

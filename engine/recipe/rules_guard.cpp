@@ -91,11 +91,6 @@ void TracesAreCompared(const RuleContext& c) {
             "hashes of what ranks exchange are compared where an iteration is trained once more",
             "guard.rerun = true");
   }
-  if (c.recipe.cluster.device != "cpu") {
-    c.Error({"guard.trace", "cluster.device"},
-            "GPUs exchange beside the host, which cannot hash what they do: on the CPU alone so far",
-            "guard.trace = false");
-  }
 }
 
 }  // namespace
@@ -105,7 +100,7 @@ std::vector<Rule> GuardRules() {
       {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "checkpoint.interval"},
        GoingBackHasCheckpoints},
       {{"guard.rerun", "precision.deterministic", "cluster.device"}, RerunsRepeatTheirBits},
-      {{"guard.trace", "guard.rerun", "cluster.device"}, TracesAreCompared},
+      {{"guard.trace", "guard.rerun"}, TracesAreCompared},
       {{"guard.on_nonfinite", "guard.on_spike", "guard.rerun", "guard.rewind_iterations", "checkpoint"},
        KeptCheckpointsReachBack},
       {{"guard.on_spike", "guard.spike_window", "checkpoint.memory"}, WindowsBesideCopiesAreShort},

@@ -28,7 +28,7 @@ absl::Status Rerun::Take(const IterationReport& report) {
         "then{}",
         report.iteration, numbers.loss, numbers.grad_norm, report.loss, report.grad_norm,
         exchanges_.empty() ? "\n    hint: guard.hash_interval compares ranks' copies of weights as training "
-                             "goes on, and guard.trace, on the CPU, what they exchange: both name the rank"
+                             "goes on, and guard.trace what they exchange: both name the rank"
                            : "");
     return WithVerdict(absl::InternalError(text), Verdict::kMachine);
   }

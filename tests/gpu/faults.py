@@ -21,6 +21,8 @@ of the kinds; the exit code is 0 if all went as it should, else 1. Logs of what 
   port       the coordinator's port is taken
   silent     a stranger that connects before the ranks do, and one in training, who say nothing
   garbage    strangers that send noise, a frame without end, a wrong token
+  traced     a weight that is not finite once, and something that changes on its way once, of each rank: guard.trace names
+             the rank, in the layouts TRACED as well
 """
 import argparse
 import collections
@@ -41,7 +43,7 @@ sys.dont_write_bytecode = True
 from small_run import LAYOUTS, POLL_S, ROOT, Failed, Small, free_port, metrics, wait_until
 
 # Exit codes of engine/cli/device.h.
-FAILED, PEER_LOST = 1, 5
+FAILED, PEER_LOST, MACHINE = 1, 5, 16
 KILLED = 128 + signal.SIGKILL
 END_S = 10       # from a rank's end to the end of all (docs/processes.md)
 SLACK_S = 3      # of a busy machine
@@ -50,6 +52,7 @@ HELLO_S = 5      # after which a stranger who says nothing is dropped
 HEARTBEAT_S, HANG_S, JOIN_S = 2, 3, 10
 NEVER = 30_000  # iterations: minutes; the order of many more samples takes long to make
 ENDLESS = ("--set", f"training.iterations={NEVER}")
+TRACED = ("tp2", "sp2", "cp2", "tp2push")  # exchange of each kind: in line, beside computation, by copy engines
 SAVED = re.compile(r"iteration_(\d+)$")
 
 
@@ -335,7 +338,36 @@ def garbage(bench):
         yield from strangers(bench, what, knock)
 
 
-FAULTS = {fault.__name__: fault for fault in (kill, stop, connect, hang, recipe, nodes, token, port, silent, garbage)}
+def traced(bench):
+    layouts = dict.fromkeys([*bench.options.layouts, *TRACED])
+    for layout in layouts:
+        for rank in (0, 1):
+            tensor = "layers.3.mlp.norm.weight" if layout == "pp2" and rank == 1 else "layers.0.mlp.norm.weight"
+            # Of norms every element counts; where others are drawn, some seed draws one that something reads.
+            for what, at, seeds, verb in ((tensor, "forward", 1, "gave"), ("received", "exchange", 8, "got")):
+                yield layout, f"rank {rank}, {what}", spoilt(bench, layout, f"rank={rank},iteration=3,at={at},kind=nan:{what}", seeds,
+                                                            rf"^rank {rank} \(\S+\) {verb} other bits in iteration 3, in ")
+
+
+def spoilt(bench, layout, fault, seeds, text):
+    for seed in range(seeds):
+        out = bench.small.folder / f"traced-{bench.cases}"
+        bench.cases += 1
+        checked = ("precision.deterministic=true", "guard.rerun=true", "guard.trace=true", "debug.faults=true")
+        with bench.start(out, layout, "--processes", "--fault", f"{fault},seed={seed}",
+                         *(word for key in checked for word in ("--set", key))) as run:
+            begin = time.monotonic()
+            if run.wait(bench.options.limit) == 0:
+                continue
+            bench.ended(run, 1, [MACHINE], text)
+            others = re.findall(r"^rank .* other bits in .*$", run.log(), re.MULTILINE)
+            if len(others) != 1:
+                raise Failed(f"blames {others}")
+            return time.monotonic() - begin
+    raise Failed(f"{fault}: the run ended well with {seeds} seeds")
+
+
+FAULTS = {fault.__name__: fault for fault in (kill, stop, connect, hang, recipe, nodes, token, port, silent, garbage, traced)}
 
 
 def measure_setup(bench):

@@ -92,6 +92,11 @@ class CountingBackend final : public backend::Backend {
     return backend_->Read(arena, bytes);
   }
   absl::Status WaitRead(std::int64_t ticket, void* host) override { return backend_->WaitRead(ticket, host); }
+  absl::Status PrepareHashes(std::int64_t places) override { return backend_->PrepareHashes(places); }
+  absl::Status Hash(std::span<const std::byte> bytes, std::int32_t stream, std::int64_t place) override {
+    return backend_->Hash(bytes, stream, place);
+  }
+  absl::StatusOr<std::int64_t> ReadHashes(std::int64_t count) override { return backend_->ReadHashes(count); }
   absl::Status NoteTime(backend::Stamp stamp) override { return backend_->NoteTime(stamp); }
   absl::StatusOr<std::int64_t> ReadTimes() override { return backend_->ReadTimes(); }
   absl::StatusOr<std::unique_ptr<backend::Launch>> Record(

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/backend/cpu/kernel_table.h"
+#include "engine/base/hash.h"
 #include "engine/base/units.h"
 
 namespace engine::backend::cpu {
@@ -207,6 +208,22 @@ absl::Status CpuBackend::WaitRead(std::int64_t ticket, void* host) {
   if (std::all_of(reads_.begin(), reads_.end(), [](const auto& open) { return open.empty(); }))
     reads_.clear();
   return absl::OkStatus();
+}
+
+absl::Status CpuBackend::PrepareHashes(std::int64_t places) {
+  hashes_.resize(static_cast<size_t>(places));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Hash(std::span<const std::byte> bytes, std::int32_t, std::int64_t place) {
+  hashes_[static_cast<size_t>(place)] =
+      HashOf({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).low;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> CpuBackend::ReadHashes(std::int64_t count) {
+  return Read(reinterpret_cast<const std::byte*>(hashes_.data()),
+              count * static_cast<std::int64_t>(sizeof(std::uint64_t)));
 }
 
 absl::Status CpuBackend::NoteTime(Stamp stamp) {

@@ -49,6 +49,9 @@ class CpuBackend : public Backend {
   absl::Status NoteTime(Stamp stamp) override;
   absl::StatusOr<std::int64_t> ReadTimes() override;
   absl::Status WaitRead(std::int64_t ticket, void* host) override;
+  absl::Status PrepareHashes(std::int64_t places) override;
+  absl::Status Hash(std::span<const std::byte> bytes, std::int32_t stream, std::int64_t place) override;
+  absl::StatusOr<std::int64_t> ReadHashes(std::int64_t count) override;
   absl::StatusOr<bool> AllFinite(const TensorView& view) override;
   absl::StatusOr<std::int64_t> Mark(std::int32_t stream) override;
   absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
@@ -69,6 +72,7 @@ class CpuBackend : public Backend {
   std::mutex copying_mutex_;
   std::shared_future<void> copying_;           // the snapshot that was begun last, and those before it
   std::vector<std::vector<std::byte>> reads_;  // by ticket; empty once taken
+  std::vector<std::uint64_t> hashes_;          // by place
   std::array<std::int64_t, kStamps> times_ns_ = {};
   std::vector<std::chrono::steady_clock::time_point> marks_;
   ThreadPool pool_;

@@ -1,3 +1,4 @@
+#include "engine/backend/cuda/kernels/mix.cuh"
 #include "engine/backend/cuda/kernels/time.h"
 
 namespace engine::backend::cuda {
@@ -7,14 +8,6 @@ __device__ std::int64_t Now() {
   std::int64_t ns = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
   return ns;
-}
-
-// SplitMix64 (Steele, Lea, Flood 2014).
-__device__ std::uint64_t Mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
 }
 
 __global__ void Write(std::int64_t* to) { *to = Now(); }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/backend/cuda/attention/sm90a.h"
+#include "engine/backend/cuda/kernels/hash.h"
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/kernels/time.h"
 #include "engine/backend/cuda/kernels/write.h"
@@ -105,6 +106,7 @@ CudaBackend::~CudaBackend() {
   cudaFreeHost(stage_memory_);
   cudaFree(finite_);
   cudaFree(times_ns_);
+  cudaFree(hashes_);
   cudaFree(arena_);
   cudaFreeHost(host_);
   cudaFreeHost(snapshot_);
@@ -405,6 +407,26 @@ absl::Status CudaBackend::WaitRead(std::int64_t ticket, void* host) {
   RETURN_IF_ERROR(AwaitEvent(slot.done));
   std::memcpy(host, slot.memory, static_cast<std::size_t>(slot.bytes));
   return absl::OkStatus();
+}
+
+absl::Status CudaBackend::PrepareHashes(std::int64_t places) {
+  ENGINE_CHECK(hashes_ == nullptr, "a rank has one set of hashes");
+  const std::int64_t bytes = places * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&hashes_), static_cast<std::size_t>(bytes)));
+  most_read_ = std::max(most_read_, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Hash(std::span<const std::byte> bytes, std::int32_t stream, std::int64_t place) {
+  std::uint64_t* const hash = hashes_ + place;
+  RETURN_IF_CUDA_ERROR(cudaMemsetAsync(hash, 0, sizeof(*hash), device_->stream(stream)));
+  AddHash(bytes, hash, device_->stream(stream));
+  return ToStatus(cudaGetLastError(), "hash");
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::ReadHashes(std::int64_t count) {
+  return Read(reinterpret_cast<const std::byte*>(hashes_),
+              count * static_cast<std::int64_t>(sizeof(std::uint64_t)));
 }
 
 absl::Status CudaBackend::NoteTime(Stamp stamp) {

@@ -46,6 +46,9 @@ class CudaBackend final : public Backend {
   absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) override;
   absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) override;
   absl::Status WaitRead(std::int64_t ticket, void* host) override;
+  absl::Status PrepareHashes(std::int64_t places) override;
+  absl::Status Hash(std::span<const std::byte> bytes, std::int32_t stream, std::int64_t place) override;
+  absl::StatusOr<std::int64_t> ReadHashes(std::int64_t count) override;
   absl::Status NoteTime(Stamp stamp) override;
   absl::StatusOr<std::int64_t> ReadTimes() override;
   // One CUDA graph.
@@ -117,6 +120,7 @@ class CudaBackend final : public Backend {
   // On the device, in stream order with the iterations, of which the next may already be under way when the
   // host reads: an event that a graph records again would be lost then.
   std::int64_t* times_ns_ = nullptr;  // [kStamps]
+  std::uint64_t* hashes_ = nullptr;   // on the device, by place
   std::function<absl::Status()> health_;
   std::atomic<bool> is_spoilt_ = false;
   std::vector<cudaEvent_t> marks_;
