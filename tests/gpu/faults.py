@@ -21,6 +21,9 @@ of the kinds; the exit code is 0 if all went as it should, else 1. Logs of what 
   port       the coordinator's port is taken
   silent     a stranger that connects before the ranks do, and one in training, who say nothing
   garbage    strangers that send noise, a frame without end, a wrong token
+  again      SIGKILL of rank 1, and later of rank 0, in a run that is started again with its state from memory, launched as a
+             graph and kernel by kernel: it ends well with the bits of a run without; whether the rank that was left kept
+             its process is said
   traced     a weight that is not finite once, and something that changes on its way once, of each rank: guard.trace names
              the rank, in the layouts TRACED as well
 """
@@ -338,6 +341,44 @@ def garbage(bench):
         yield from strangers(bench, what, knock)
 
 
+def again(bench):
+    iterations = 600
+    settings_of_all = ("--processes", "--set", "precision.deterministic=true", "--set", f"training.iterations={iterations}",
+                       "--set", "checkpoint.interval=0", "--set", "checkpoint.memory=true", "--set", "checkpoint.memory_interval=10")
+    for layout in bench.options.layouts:
+        whole = bench.small.folder / f"whole-{layout}"
+        with bench.start(whole, layout, *settings_of_all) as run:
+            run.end_well(bench.options.limit)
+        for graphs in ((), ("--no-graphs",)) if bench.options.device == "cuda" else ((),):
+            bench.cases += 1
+            out = bench.small.folder / f"again-{bench.cases}"
+            with bench.start(out, layout, *settings_of_all, "--max-restarts", 3, *graphs) as run:
+                said = []
+                for rank in (1, 0):
+                    said.append(lose(bench, run, out, rank))
+                run.end_well(bench.options.limit)
+            for before, after in zip(metrics(whole), metrics(out), strict=True):
+                for key in ("iteration", "loss", "grad_norm"):
+                    if before[key] != after[key]:
+                        raise Failed(f"{key} of iteration {before['iteration']} is {after[key]}, and {before[key]} in a run without faults")
+            yield layout, " ".join([*graphs, *(what for what, _ in said)]), max(seconds for _, seconds in said)
+
+
+def lose(bench, run, out, rank):
+    """Kills the rank in training; what became of the other one, and the seconds to the next iteration."""
+    bench.training(out, run, more=40)
+    pids, done = run.ranks(2), metrics(out)[-1]["iteration"]
+    begin = time.monotonic()
+    os.kill(pids[rank], signal.SIGKILL)
+    # What is done again is cut off first.
+    wait_until("the lost rank's iterations are trained", lambda: run.ended() or
+               metrics(out)[-1:] and metrics(out)[-1]["iteration"] > done and run.ranks(2)[rank] != pids[rank], bench.options.limit)
+    if run.ended():
+        raise Failed(f"the run ended, with {run.wait(1)}")
+    kept = run.ranks(2)[1 - rank] == pids[1 - rank]
+    return f"rank {rank} lost, rank {1 - rank} {'kept' if kept else 'started anew'}", time.monotonic() - begin
+
+
 def traced(bench):
     layouts = dict.fromkeys([*bench.options.layouts, *TRACED])
     for layout in layouts:
@@ -367,7 +408,7 @@ def spoilt(bench, layout, fault, seeds, text):
     raise Failed(f"{fault}: the run ended well with {seeds} seeds")
 
 
-FAULTS = {fault.__name__: fault for fault in (kill, stop, connect, hang, recipe, nodes, token, port, silent, garbage, traced)}
+FAULTS = {fault.__name__: fault for fault in (kill, stop, connect, hang, recipe, nodes, token, port, silent, garbage, again, traced)}
 
 
 def measure_setup(bench):
