@@ -18,7 +18,8 @@ struct FlatExchange {
   std::int32_t stream = plan::kBucketStream;  // where `behind`
   bool beside_conversions = true;             // also where these run in line: they are not NCCL's
   plan::AxisSet pushed = {};                  // shards over these axes are pushed, where `behind`
-  bool direct = false;    // conversions in line are read where they were made, where that goes
+  // Who adds up what pushed sums gather, as far down as that goes.
+  plan::Addition addition = plan::Addition::kByReader;
   bool at_begin = false;  // parameters are gathered behind the first passes that read them, where `behind`
 };
 

@@ -143,6 +143,20 @@ absl::Status CheckPushed(const recipe::Recipe& recipe, const plan::Mesh& mesh,
   return absl::OkStatus();
 }
 
+absl::Status CheckOrder(const recipe::Recipe& recipe, const plan::Mesh& mesh, const CompileOptions& options) {
+  const std::int64_t most = options.profile.ordered_ranks;
+  if (!recipe.generate.invariant || most == 0) return absl::OkStatus();
+  for (const graph::Axis axis : {graph::Axis::kTp, graph::Axis::kEp}) {
+    if (mesh.size(axis) <= most) continue;
+    return InvalidArgument(
+        "generate.invariant: the {} executor adds up what {} ranks of {} give in an order that depends on "
+        "how many tokens "
+        "there are; at most {} have one order",
+        options.profile.name, mesh.size(axis), graph::kAxisNames[static_cast<size_t>(axis)], most);
+  }
+  return absl::OkStatus();
+}
+
 // Then no other collective of NCCL runs beside those of buckets: two communicators at once could wait for
 // each other.
 bool ConversionsArePushed(const recipe::Recipe& recipe, plan::AxisSet pushed) {
@@ -195,6 +209,14 @@ void AddNotes(const recipe::Recipe& recipe, const CompileOptions& options, Polic
   NoteNotPushed(recipe, options, host, PushingBlock(recipe, options), options.profile.unreachable, policy);
 }
 
+// A reader adds in float32 what an exchange would have rounded: so the exchange itself adds where generation, whose plans may exchange in
+// another way, is to have the bits of training. What is read from another rank's memory cannot be traced.
+plan::Addition AdditionOf(const recipe::Recipe& recipe) {
+  if (recipe.generate.invariant) return plan::Addition::kByExchange;
+  const bool direct = recipe.parallelism.exchange == "auto" && !recipe.guard.trace;
+  return direct ? plan::Addition::kByDirectReader : plan::Addition::kByReader;
+}
+
 }  // namespace
 
 std::int64_t Halves(const recipe::Recipe& recipe, const CompileOptions& options) {
@@ -215,6 +237,7 @@ bool MayHoldUpHalves(const recipe::Recipe& recipe, const CompileOptions& options
 absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options) {
   const plan::Mesh mesh = plan::Mesh::Of(recipe.parallelism);
   RETURN_IF_ERROR(CheckPushed(recipe, mesh, options));
+  RETURN_IF_ERROR(CheckOrder(recipe, mesh, options));
   const plan::AxisSet pushed = PushedAxes(recipe, mesh, options);
   const bool halves = Halves(recipe, options) > 1;
   const bool conversions = ConversionsArePushed(recipe, pushed);
@@ -226,7 +249,7 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
                       .stream = apart ? plan::kBucketStream : plan::kExchangeStream,
                       .beside_conversions = conversions,
                       .pushed = pushed,
-                      .direct = recipe.parallelism.exchange == "auto" && !recipe.guard.trace,
+                      .addition = AdditionOf(recipe),
                       .at_begin = at_begin};
 }
 

@@ -96,7 +96,7 @@ class Selector {
 
   // Pushed sums of two ranks whose one reader adds the other's term.
   void FindLeftSums() {
-    if (!in_.profile->adds_part) return;
+    if (!in_.profile->adds_part || in_.addition == plan::Addition::kByExchange) return;
     for (size_t i = 0; i < in_.nodes->size(); ++i) {
       const LocalNode& node = NodeAt(i);
       const bool scatters = node.collective == plan::Collective::kReduceScatter;
@@ -111,7 +111,7 @@ class Selector {
       const plan::LocalValue& value = ValueOf(Global(sum));
       const int input = in_.profile->adds_part(*reads.op, {value.local, value.dtype}, reads.attributes);
       if (input < 0 || reads.inputs[static_cast<size_t>(input)] != sum) continue;
-      const bool direct = in_.direct && reader == i + 1;
+      const bool direct = in_.addition == plan::Addition::kByDirectReader && reader == i + 1;
       left_sums_[i] = {.reader = reader, .input = input, .direct = direct};
       terms_[reader] = i;
     }

@@ -23,7 +23,7 @@ struct SelectInputs {
   bool values_die = false;    // values of slots, which no later segment reads (PlaceInputs::dying)
   std::int32_t keep = -1;     // a value that must outlive the segment's last instruction
   plan::AxisSet pushed = {};  // conversions along these are pushed
-  bool direct = false;        // or their sums are read by the next instruction, where it can (plan::Addition)
+  plan::Addition addition = plan::Addition::kByExchange;  // of sums, as far down as that goes
   // Gradients in a buffer that others take too: each microbatch overwrites them.
   const absl::flat_hash_set<std::int32_t>* in_turns = nullptr;
   // Gradients to which another segment of the stage adds before this one does, in each microbatch.

@@ -99,7 +99,7 @@ class ForwardBuilder {
                               .profile = in_.profile,
                               .keep = keep,
                               .pushed = exchange.pushed,
-                              .direct = exchange.direct};
+                              .addition = exchange.addition};
     DraftSegment pass = Select(select, fmt::format("{}.{}", name_, chunk), chunk);
     exchange.behind = exchange.behind && exchange.beside_conversions;
     GatherParameters(plan_, stage_.plan, exchange, &pass);

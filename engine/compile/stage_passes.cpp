@@ -83,6 +83,12 @@ class PassesBuilder {
     return summed;
   }
 
+  // A sum of halves is read later than by the next instruction.
+  plan::Addition AdditionOfSums() const {
+    const plan::Addition addition = policy_.exchange.addition;
+    return plan_.halves == 1 ? addition : std::min(addition, plan::Addition::kByReader);
+  }
+
   Drafts SelectPasses() const {
     const absl::flat_hash_set<std::int32_t> summed = SummedBehind();
     const CutGraph& graph = *in_.train;
@@ -95,7 +101,7 @@ class PassesBuilder {
                                 .profile = in_.profile,
                                 .values_die = values_die,
                                 .pushed = policy_.exchange.pushed,
-                                .direct = policy_.exchange.direct && plan_.halves == 1,
+                                .addition = AdditionOfSums(),
                                 .in_turns = &persistent_.in_turns,
                                 .summed = &summed};
       return Select(inputs, fmt::format("{}.{}", phase, chunk_), chunk_);

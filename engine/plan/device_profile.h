@@ -55,6 +55,8 @@ struct DeviceProfile {
   // which do not, for the plan's note: "GPU 0 does not reach the memory of GPU 2".
   std::int64_t reach = 0;
   std::string unreachable = {};
+  // Of how many ranks exchange adds up terms in an order that does not depend on how many numbers there are; 0: of any.
+  std::int64_t ordered_ranks = 0;
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that its row in ops/fusion.cpp
   // names: the activation's input, the residual stream, the logits; of attention, the packed projection. With the attributes
   // that the fused op would have. Null: for none.

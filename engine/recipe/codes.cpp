@@ -115,7 +115,7 @@ const std::vector<Code>& Codes() {
        "The hint says which key and which value (docs/bad-numbers.md)."},
       {"E213", "invariant", "What generate.invariant asks for is not to be had",
        "With generate.invariant a token's logits have the same bits in training and generation. Sums over "
-       "several ranks have no such "
+       "many GPUs have no such "
        "order, numbers in fp8 have scales that a whole batch decides, and some kernels have no form for it.",
        "The hint says what has; or generate.invariant = false."},
       {"E214", "upload", "Checkpoints cannot be kept where checkpoint.upload says",

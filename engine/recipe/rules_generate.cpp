@@ -10,23 +10,21 @@ namespace {
 constexpr const char* kInvariant = "generate.invariant";
 constexpr const char* kOff = "generate.invariant = false";
 
-// Partial sums of several ranks are added up by the library that exchanges them, in an order that depends on their number.
-void InvariantSumsAreOfOneRank(const RuleContext& c) {
+// Two terms have one sum. On GPUs NCCL adds up those of more ranks, in an order that depends on how many numbers there are; CPUs add them in order of rank.
+void InvariantSumsHaveOneOrder(const RuleContext& c) {
+  constexpr std::int64_t kMost = 2;
+  if (!c.recipe.generate.invariant || c.recipe.cluster.device == "cpu") return;
   const Parallelism& p = c.recipe.parallelism;
-  if (!c.recipe.generate.invariant) return;
-  if (p.tp > 1) {
-    c.Error(
-        {kInvariant, "parallelism.tp"},
-        fmt::format("with tp {} the sums of a product are over several ranks, which add up in no order of "
-                    "their own",
-                    p.tp),
-        fmt::format("tp 1; or {}", kOff));
-  }
-  if (p.cp > 1) {
-    c.Error({kInvariant, "parallelism.cp"},
-            fmt::format("with cp {} each rank has a part of every sequence, which generation has not", p.cp),
-            fmt::format("cp 1; or {}", kOff));
-  }
+  const auto check = [&](const char* axis, std::int64_t size, const char* what) {
+    if (size <= kMost) return;
+    c.Error({kInvariant, axis},
+            fmt::format("with {} {} {} added up over more than two GPUs, in an order that depends on how "
+                        "many tokens there are",
+                        std::string_view(axis).substr(std::string_view("parallelism.").size()), size, what),
+            fmt::format("at most {}; or {}", kMost, kOff));
+  };
+  check("parallelism.tp", p.tp, "the sums of a product are");
+  check("parallelism.ep", p.ep, "what a token's experts give is");
 }
 
 void InvariantNumbersStandAlone(const RuleContext& c) {
@@ -38,16 +36,9 @@ void InvariantNumbersStandAlone(const RuleContext& c) {
 }
 
 // With passes a token's choices are added up pass by pass, and which pass a row is of depends on the other tokens.
-void InvariantExpertsAreOfOneRank(const RuleContext& c) {
+void InvariantExpertsHaveOnePass(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
   if (!c.recipe.generate.invariant) return;
-  if (p.ep > 1) {
-    c.Error({kInvariant, "parallelism.ep"},
-            fmt::format("with ep {} what a token's experts give is added up over several ranks, in no order "
-                        "of its own",
-                        p.ep),
-            fmt::format("ep 1; or {}", kOff));
-  }
   if (p.expert_rows != 0) {
     c.Error({kInvariant, "parallelism.expert_rows"},
             fmt::format("with expert_rows {:g} what a token's experts give is added up in an order that "
@@ -77,9 +68,9 @@ void InvariantCachesAreExact(const RuleContext& c) {
 
 std::vector<Rule> GenerateRules() {
   return {
-      {{kInvariant, "parallelism.tp", "parallelism.cp"}, InvariantSumsAreOfOneRank},
+      {{kInvariant, "parallelism.tp", "parallelism.ep", "cluster.device"}, InvariantSumsHaveOneOrder},
       {{kInvariant, "precision.compute"}, InvariantNumbersStandAlone},
-      {{kInvariant, "parallelism.ep", "parallelism.expert_rows"}, InvariantExpertsAreOfOneRank},
+      {{kInvariant, "parallelism.expert_rows"}, InvariantExpertsHaveOnePass},
       {{kInvariant, "precision.attention"}, InvariantAttentionIsFast},
       {{kInvariant, "generate.cache_dtype"}, InvariantCachesAreExact},
   };

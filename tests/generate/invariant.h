@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/extent.h"
 #include "engine/base/philox.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/generate/cached_decoder.h"
@@ -32,8 +34,6 @@ struct Model {
     MustBe(
         ranks->Run([&](executor::RankExecutor& rank) { return state::InitializeParameters(plan, 7, rank); }));
   }
-  executor::RankExecutor& rank() const { return *ranks->executors()[0]; }
-
   plan::Plan plan;
   std::unique_ptr<state::Ranks> ranks;
 };
@@ -45,14 +45,31 @@ struct Evaluated {
   double loss = 0;                       // that training's forward pass gives, summed over the places
 };
 
+// What ranks hold of the first sample of a tensor [samples, tokens, width], or of one without a width: whole[tokens, width] gets their elements.
+inline void JoinSample(const Extent& extent, const Shape& shape, const std::vector<float>& part,
+                       std::int64_t width, std::vector<float>* whole) {
+  const std::int64_t columns = shape.rank() > 2 ? shape[2] : 1;
+  for (std::int64_t i = 0; i < std::ssize(part); ++i) {
+    if (LogicalIndex(extent.dims[0], i / (columns * shape[1])) != 0) continue;
+    const std::int64_t token = LogicalIndex(extent.dims[1], i / columns % shape[1]);
+    const std::int64_t column = shape.rank() > 2 ? LogicalIndex(extent.dims[2], i % columns) : 0;
+    const std::int64_t at = token * width + column;
+    if (token < 0 || column < 0 || column >= width || at >= std::ssize(*whole)) continue;
+    (*whole)[static_cast<std::size_t>(at)] = part[static_cast<std::size_t>(i)];
+  }
+}
+
+// Of the sequence, which every sample is.
 inline Evaluated EvaluationOf(const recipe::Recipe& recipe, const std::function<state::Device()>& make_device,
                               const std::vector<std::int32_t>& tokens) {
   const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                           const backend::TensorView& host) -> absl::Status {
-    for (std::int64_t s = 0; s < host.shape.elements(); ++s) {
+    const std::int64_t held = host.shape.elements(1, host.shape.rank());
+    for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
+      const std::int64_t s = LogicalIndex(host.extent.dims[1], i % held);
       const std::int64_t at = input == model::kLabels ? s + 1 : s;
       const std::int32_t token = at < std::ssize(tokens) ? tokens[static_cast<std::size_t>(at)] : -1;
-      host.as<std::int32_t>()[s] = input == model::kPositions ? static_cast<std::int32_t>(s) : token;
+      host.as<std::int32_t>()[i] = input == model::kPositions ? static_cast<std::int32_t>(s) : token;
     }
     return absl::OkStatus();
   };
@@ -66,28 +83,34 @@ inline Evaluated EvaluationOf(const recipe::Recipe& recipe, const std::function<
   {
     const state::Device device = make_device();
     const Model trained(compiled(device, true), device);
-    const absl::StatusOr<executor::IterationResult> result = trained.rank().Train(0, 1, 0.0, feed);
-    MustBe(result.status());
+    std::vector<double> sums;
+    MustBe(trained.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
+      ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Train(0, 1, 0.0, feed));
+      if (rank.rank() == 0) sums = result.sums;
+      return absl::OkStatus();
+    }));
     const auto loss = std::find_if(trained.plan.metrics.begin(), trained.plan.metrics.end(),
                                    [](const plan::PlanMetric& metric) { return metric.name == "loss"; });
     REQUIRE(loss != trained.plan.metrics.end());  // beside those of routers
-    of.loss = result->sums[static_cast<std::size_t>(loss->first)];
+    of.loss = sums[static_cast<std::size_t>(loss->first)] / static_cast<double>(trained.plan.global_batch);
   }
   const state::Device device = make_device();
   const Model evaluated(compiled(device, false), device);
-  executor::RankExecutor& rank = evaluated.rank();
-  MustBe(rank.Evaluate(feed).status());
-  const backend::TensorView view = rank.Logits();
-  std::vector<float> rows(static_cast<std::size_t>(view.shape.elements()));
-  MustBe(state::DownloadFloats(view.data, view.dtype, rank.backend(), rows));
-  for (std::size_t s = 0; s < tokens.size(); ++s) {
-    const auto row = rows.begin() + static_cast<std::ptrdiff_t>(s) * evaluated.plan.vocab_rows;
-    of.logits.insert(of.logits.end(), row, row + evaluated.plan.vocab);
+  MustBe(evaluated.ranks->Run([&](executor::RankExecutor& rank) { return rank.Evaluate(feed).status(); }));
+  of.logits.resize(tokens.size() * static_cast<std::size_t>(evaluated.plan.vocab), NAN);
+  of.log_probabilities.resize(tokens.size(), NAN);
+  for (const std::unique_ptr<executor::RankExecutor>& rank : evaluated.ranks->executors()) {
+    const auto scores = rank->Scores();
+    MustBe(scores.status());
+    if (!scores->has_value()) continue;  // of a stage that makes none
+    const Extent& extent = (*scores)->extent;
+    JoinSample(extent, {Length(extent.dims[0]), Length(extent.dims[1])}, (*scores)->log_probabilities, 1,
+               &of.log_probabilities);
+    const backend::TensorView view = rank->Logits();
+    std::vector<float> part(static_cast<std::size_t>(view.shape.elements()));
+    MustBe(state::DownloadFloats(view.data, view.dtype, rank->backend(), part));
+    JoinSample(view.extent, view.shape, part, evaluated.plan.vocab, &of.logits);
   }
-  const auto scores = rank.Scores();
-  MustBe(scores.status());
-  REQUIRE(scores->has_value());
-  of.log_probabilities = (*scores)->log_probabilities;
   return of;
 }
 
@@ -157,7 +180,7 @@ struct Decoding {
   Decoding(const recipe::Recipe& recipe, const std::function<state::Device()>& make_device,
            std::int64_t slots)
       : device(make_device()),
-        shape(ShapeFor(slots, recipe.data.sequence_length)),
+        shape(ShapeFor(slots, recipe.data.sequence_length, recipe.parallelism)),
         model(PlanOf(recipe), device) {
     decoder = MakeCachedDecoder(model.plan, *model.ranks, shape);
   }
@@ -168,7 +191,8 @@ struct Decoding {
   std::unique_ptr<Decoder> decoder;
 
  private:
-  plan::Plan PlanOf(const recipe::Recipe& recipe) const {
+  plan::Plan PlanOf(recipe::Recipe recipe) const {
+    driver::SetForGeneration(&recipe);
     absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
     MustBe(plan.status());
     return *std::move(plan);
@@ -177,12 +201,13 @@ struct Decoding {
 
 // Logits and log-probabilities have the bits of an evaluation, and what training adds up, in float64, is sums and logits with the
 // same bits, whatever part of the sequence is the prompt. The recipe is made invariant, without dropout, of one
-// sample an iteration.
+// sample an iteration on each of dp · ep ranks.
 inline void CheckInvariant(recipe::Recipe recipe, const std::function<state::Device()>& make_device,
                            std::int64_t slots = 3) {
   recipe.generate.invariant = true;
   recipe.model.dropout = {};
-  recipe.training.micro_batch = recipe.training.global_batch = 1;
+  recipe.training.micro_batch = 1;
+  recipe.training.global_batch = driver::SlotRanks(recipe);
   const std::vector<std::int32_t> tokens = TokensFor(recipe);
   const Evaluated whole = EvaluationOf(recipe, make_device, tokens);
   const Decoding run(recipe, make_device, slots);

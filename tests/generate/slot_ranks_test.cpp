@@ -10,6 +10,7 @@
 
 #include "engine/generate/batch.h"
 #include "tests/generate/decoding.h"
+#include "tests/generate/invariant.h"
 #include "tests/plan/plans.h"
 
 namespace engine::generate {
@@ -301,6 +302,25 @@ TEST_CASE("slot ranks: invariant, the bits of logits and of their sums are those
   }
   CHECK(told[0] == told[1]);
   CHECK(told[0] == told[2]);
+}
+
+TEST_CASE("slot ranks: invariant, the bits are those of training and evaluation in the same layout") {
+  for (const ModelOnRanks& model : Models()) {
+    CAPTURE(std::string(model.name));
+    std::vector<RankLayout> layouts = model.layouts;
+    if (model.recipe.model.experts == 0) layouts.push_back({.tp = 4});
+    for (const RankLayout& layout : layouts) {
+      for (const bool sequence_parallel : {false, true}) {
+        if (sequence_parallel && layout.tp == 1) continue;
+        CAPTURE(TextOf(layout));
+        CAPTURE(sequence_parallel);
+        recipe::Recipe recipe = OnRanks(model.recipe, layout);
+        recipe.data.sequence_length = 48;
+        recipe.parallelism.sequence_parallel = sequence_parallel;
+        testing::CheckInvariant(recipe, [] { return train::testing::CpuDevice(); });
+      }
+    }
+  }
 }
 
 TEST_CASE("slot ranks: a rank has the caches of its own slots, in the plan's bytes") {

@@ -187,6 +187,7 @@ plan::DeviceProfile CudaProfile(bool deterministic, const CudaChip& chip) {
           .exchange_bytes = ExchangeScratch,
           .overlaps = true,
           .pushes = true,
+          .ordered_ranks = 2,  // two terms have one sum; NCCL adds more in an order of its own
           .fuses = Fuses,
           .adds_part = PartOf,
           .lacks = [target](
