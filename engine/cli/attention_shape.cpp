@@ -109,6 +109,7 @@ constexpr std::array kShapeKeys = {
     ShapeKey{"dropout", ReadDropout},
     ShapeKey{"alibi", ReadSwitch<&AskedAttention::alibi>, false, true},
     ShapeKey{"distance", ReadCount<&AskedAttention::distance>},
+    ShapeKey{"pairs", ReadCount<&AskedAttention::pairs>},
     ShapeKey{"sinks", ReadSwitch<&AskedAttention::sinks>, false, true},
     ShapeKey{"packed", ReadSwitch<&AskedAttention::packed>, false, true},
     ShapeKey{"dtype", ReadDType},
@@ -181,14 +182,20 @@ constexpr std::array kShapeRules = {
                 return fmt::format("documents must fill length={}, these have {} tokens in all", s.length,
                                    std::accumulate(s.documents.begin(), s.documents.end(), std::int64_t{0}));
               }},
-    ShapeRule{[](const AskedAttention& s) {
-                return s.packed &&
-                       (s.keys != s.length || s.value_head != s.head || s.sinks || s.distance > 0);
-              },
-              [](const AskedAttention&) {
-                return std::string(
-                    "packed tensors have keys and values of the queries' sizes, and no sinks or biases by "
-                    "distance");
+    ShapeRule{
+        [](const AskedAttention& s) {
+          return s.packed &&
+                 (s.keys != s.length || s.value_head != s.head || s.sinks || s.distance > 0 || s.pairs > 0);
+        },
+        [](const AskedAttention&) {
+          return std::string(
+              "packed tensors have keys and values of the queries' sizes, and no sinks or trained biases");
+        }},
+    ShapeRule{[](const AskedAttention& s) { return s.pairs > 0 && (s.pairs < s.keys || s.distance > 0); },
+              [](const AskedAttention& s) {
+                return fmt::format(
+                    "pairs={} are the places of at least keys={}, and there is no distance beside them",
+                    s.pairs, s.keys);
               }},
 };
 
@@ -254,6 +261,7 @@ absl::StatusOr<AttentionLaunch> AttentionLaunchOf(const AskedAttention& s, bool 
                        {"softcap", s.softcap},
                        {"alibi", std::int64_t{s.alibi ? 1 : 0}}};
   if (s.distance > 0) launch.attributes.Set("distance", s.distance);
+  if (s.pairs > 0) launch.attributes.Set("pairs", s.pairs);
   if (!s.causal) launch.attributes.Set("mask", std::string("none"));
   if (s.dropout > 0) launch.attributes.Set("stream", std::string("core"));
   launch.first_position = s.keys - s.length;
@@ -271,6 +279,7 @@ absl::StatusOr<AttentionLaunch> AttentionLaunchOf(const AskedAttention& s, bool 
   if (backward) launch.inputs.insert(launch.inputs.end(), {o, lse, o});
   if (s.sinks) launch.inputs.push_back({{s.heads}, s.dtype});
   if (s.distance > 0) launch.inputs.push_back({{s.heads, 2 * s.distance + 1}, s.dtype});
+  if (s.pairs > 0) launch.inputs.push_back({{s.heads, s.pairs, s.pairs}, s.dtype});
   ASSIGN_OR_RETURN(launch.outputs, launch.op->infer(launch.inputs, launch.attributes));
   return launch;
 }

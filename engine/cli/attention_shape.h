@@ -28,6 +28,7 @@ struct AskedAttention {
   double dropout = 0;
   bool alibi = false;
   std::int64_t distance = 0;  // of biases by distance, up to the farthest of its own; 0: none
+  std::int64_t pairs = 0;     // places whose pairs have a bias each; 0: none
   bool sinks = false;
   bool packed = false;                  // q, k and v are one tensor [B, S, K, H/K + 2, E]
   DType dtype = DType::kBF16;           // or fp16

@@ -67,6 +67,8 @@ std::string ChunksOf(const recipe::Recipe& recipe, const graph::Graph&, const gr
   return fmt::format("cp {} of sequences of {} tokens", recipe.parallelism.cp, recipe.data.sequence_length);
 }
 std::string BiasesOf(const recipe::Recipe&, const graph::Graph&, const graph::Node& node) {
+  if (node.attributes.Int("pairs", 0) > 0)
+    return fmt::format("a bias for each pair of {} places", node.attributes.Int("pairs"));
   return fmt::format("biases by distance up to {}", node.attributes.Int("distance"));
 }
 std::string DocumentsOf(const recipe::Recipe& recipe, const graph::Graph&, const graph::Node&) {

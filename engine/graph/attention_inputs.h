@@ -17,7 +17,7 @@ struct AttentionInputs {
   // Of the gradient alone.
   std::size_t o = kNone, lse = kNone, d_o = kNone;
   std::size_t sinks = kNone;   // [H]; a packed tensor has none
-  std::size_t biases = kNone;  // [H, 2M + 1], of distances; likewise
+  std::size_t biases = kNone;  // [H, 2M + 1], of distances, or [H, P, P], of pairs; likewise
 
   bool has_positions() const { return positions != kNone; }
   bool has_spans() const { return spans != kNone; }
@@ -48,7 +48,7 @@ AttentionInputs InputsOfAttention(const Inputs& inputs, const AttentionForm& for
   }
   if (form.packed) return found;
   if (at < count && inputs[at].shape.rank() == 1) found.sinks = at++;
-  if (at < count && inputs[at].shape.rank() == 2) found.biases = at++;
+  if (at < count && (inputs[at].shape.rank() == 2 || inputs[at].shape.rank() == 3)) found.biases = at++;
   return found;
 }
 

@@ -12,9 +12,10 @@ inline bool IsCausal(const Attributes& attributes) {
 }
 
 // Whether attention depends on the positions of its queries: its mask does, and so do the draws of dropout and biases of
-// distances (attribute distance).
+// distances and of pairs (attributes distance and pairs).
 inline bool ReadsPositions(const Attributes& attributes) {
-  return IsCausal(attributes) || attributes.Float("dropout", 0) > 0 || attributes.Int("distance", 0) > 0;
+  return IsCausal(attributes) || attributes.Float("dropout", 0) > 0 || attributes.Int("distance", 0) > 0 ||
+         attributes.Int("pairs", 0) > 0;
 }
 
 }  // namespace engine::graph

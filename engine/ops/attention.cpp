@@ -1,7 +1,7 @@
 // Attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
 //   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, U][, positions[B, S] int32][, spans[B, S, 2] int32][, sinks[H]]
-//       [, biases[H, 2M + 1]])
+//       [, biases[H, 2M + 1] or biases[H, P, P]])
 //       → o[B, S, H, U], lse[B, S, H]                                        (lse in fp32 or wider)
 //     Head h reads kv head h / (H/K). Values may be narrower or wider than keys (U ≠ E), as those of multi-head latent
 //     attention are (DeepSeek-V2, arXiv:2405.04434). Key j stands at position j: keys are whole along the sequence and in
@@ -19,6 +19,8 @@
 //     Biases, of which there are some where attribute distance = M > 0, are added there too, under any mask:
 //     score ← score + biases[h, d + M] with d = j − positions_i, held between −M and M. Such a bias depends on the distance
 //     of key and query alone, as that of T5 does (Raffel et al., arXiv:1910.10683), which relative_bias makes of its table.
+//     Where attribute pairs = P > 0, each pair of places below P has a bias of its own instead, score ← score +
+//     biases[h, positions_i, j]; all samples have the same positions then.
 //     lse = log Σ_j exp(score),   o = Σ_j exp(score − lse) · v_j
 //     A sink σ_h is the score of one more key, which every query sees and whose value is zero (gpt-oss; Xiao et al.,
 //     arXiv:2309.17453): lse = log(exp(σ_h) + Σ_j exp(score)). Neither cap, bias nor dropout touch it.
@@ -32,7 +34,8 @@
 //     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_U d_o·o), times 1 − tanh²(score/c) of the uncapped score
 //     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
 //     d_sinks_h = −Σ_i exp(σ_h − lse_i)·Σ_U d_o·o
-//     d_biases[h, m] = Σ P·(dP − Σ_U d_o·o) over the samples' pairs of query and key that biases[h, m] is added to
+//     d_biases[h, m] = Σ P·(dP − Σ_U d_o·o) over the samples' pairs of query and key that biases[h, m] is added to; of a bias
+//     for each pair over the samples alone
 //     (d_sinks and d_biases in fp32 or wider)
 //
 // FLOPs count the pairs that the mask and the window leave, as if a sample were one document: with spans they are an upper
@@ -80,18 +83,25 @@ absl::Status CheckForm(const Attributes& attributes) {
   return Internal("attention within a window of {} needs a causal mask", window);
 }
 
-// Biases are there where attribute distance says so, and are of these heads and of distances up to that.
+// Biases are there where attribute distance or pairs says so, and are of these heads and of distances up to that, or so many places.
 absl::Status CheckBiases(TypeSpan inputs, const Attributes& attributes, const AttentionInputs& at) {
   const std::int64_t most = attributes.Int("distance", 0);
-  if (most < 0) return Internal("attention with biases of distances up to {}", most);
+  const std::int64_t pairs = attributes.Int("pairs", 0);
+  if (most < 0 || pairs < 0 || (most > 0 && pairs > 0))
+    return Internal("attention with biases of distances up to {} and of {} places", most, pairs);
   if (!at.has_biases()) {
-    if (most == 0) return absl::OkStatus();
-    return Internal("attention without biases, which its attribute distance = {} asks for", most);
+    if (most == 0 && pairs == 0) return absl::OkStatus();
+    return Internal("attention without biases, which its attributes distance = {} and pairs = {} ask for",
+                    most, pairs);
   }
   const std::int64_t heads = inputs[0].shape[2];
-  if (most > 0 && inputs[at.biases].shape == Shape{heads, 2 * most + 1}) return absl::OkStatus();
-  return Internal("biases {} of attention with {} heads and the attribute distance = {}",
-                  inputs[at.biases].shape.ToString(), heads, most);
+  const Shape& biases = inputs[at.biases].shape;
+  if (most > 0 && biases == Shape{heads, 2 * most + 1}) return absl::OkStatus();
+  if (pairs > 0 && biases == Shape{heads, pairs, pairs} && inputs[1].shape[1] <= pairs)
+    return absl::OkStatus();
+  return Internal(
+      "biases {} of attention with {} heads, {} keys and the attributes distance = {} and pairs = {}",
+      biases.ToString(), heads, inputs[1].shape[1], most, pairs);
 }
 
 Types InferForward(TypeSpan inputs, const Attributes& attributes) {

@@ -8,7 +8,7 @@
 //     there to fill the batch. Other slots of one call are distinct. Tokens without heads, x[B, S, C], go to a cache[N, T, C].
 //     A cache has x's element type or e4m3, to which numbers are rounded then, those beyond its ±448 to that (base/e4m3.h).
 //   cached_attention(q[B, 1, H, E], k[B, 1, K, E], v[B, 1, K, U], keys[N, T, K, E], values[N, T, K, U], positions[B, 1],
-//       slots[B][, sinks[H]][, biases[H, 2M + 1]]) → o[B, 1, H, U], keys, values
+//       slots[B][, sinks[H]][, biases[H, 2M + 1] or biases[H, P, P]]) → o[B, 1, H, U], keys, values
 //     One more token of each sample: k and v go to the caches as by cache_update, and o is as of attention (attention.cpp)
 //     under a causal mask, with its attributes but dropout, of the query and the keys at the positions up to its own, within
 //     the attribute window > 0: the key of position j is in row j mod T. A cache that forgets has as many rows as the window
@@ -88,6 +88,9 @@ Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
   const std::int64_t most = attributes.Int("distance", 0);
   if (most > 0 && (inputs.size() <= expected || inputs[expected++].shape != Shape{q[2], 2 * most + 1}))
     return Internal("cached_attention without biases of {} heads and distances up to {}", q[2], most);
+  const std::int64_t pairs = attributes.Int("pairs", 0);
+  if (pairs > 0 && (inputs.size() <= expected || inputs[expected++].shape != Shape{q[2], pairs, pairs}))
+    return Internal("cached_attention without biases of {} heads and {} places", q[2], pairs);
   if (inputs.size() != expected)
     return Internal("cached_attention of {} inputs, not {}", inputs.size(), expected);
   TensorType o = Leading(inputs[0], 3, inputs[0].dtype);

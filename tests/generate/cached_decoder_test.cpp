@@ -154,6 +154,18 @@ TEST_CASE(
   CheckCaches(OfText(kWindows, {"data.sequence_length=150", "parallelism.tp=2"}));
 }
 
+TEST_CASE("cached decoder: a bias for each pair of places, and windows that forget") {
+  std::string text = kWindows;
+  const std::string by_distance =
+      R"({ do = "relative_bias", as = "bias", heads = "H", buckets = 8, max_distance = 20 })";
+  const std::size_t at = text.find(by_distance);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, by_distance.size(),
+               R"({ do = "pair_bias", as = "bias", heads = "H", places = 160, init = 0.5 })");
+  CheckCaches(OfText(text, {"data.sequence_length=150"}));
+  CheckCaches(OfText(text, {"data.sequence_length=160", "parallelism.tp=2"}));
+}
+
 TEST_CASE("cached decoder: caches of windows have as many rows as the window, in the plan's bytes") {
   const recipe::Recipe recipe = OfText(kWindows, {"data.sequence_length=300"});
   const Generating run(recipe, 2);

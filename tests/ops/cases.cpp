@@ -298,9 +298,11 @@ void AddAttention(std::vector<Case>* cases) {
     std::vector<Input> backward = forward;
     backward.insert(backward.end(), {Real(o), Positive(rows), Real(o)});
     const std::int64_t distance = attributes.Int("distance", 0);
+    const std::int64_t pairs = attributes.Int("pairs", 0);
     for (std::vector<Input>* inputs : {&forward, &backward}) {
       if (sinks) inputs->push_back(Real({q[2]}));
       if (distance > 0) inputs->push_back(Real({q[2], 2 * distance + 1}));
+      if (pairs > 0) inputs->push_back(Real({q[2], pairs, pairs}));
     }
     cases->push_back({&ops::kAttention, label, std::move(forward), attributes, terms, large});
     const std::int64_t sink_terms = sinks ? q[0] * q[1] : 0;
@@ -366,6 +368,22 @@ void AddAttention(std::vector<Case>* cases) {
   add("large, biases", {2, 301, 6, 17}, {2, 301, 2, 17}, by_distance(plain, 128), true);
   add("large, biases, no mask, all", {2, 301, 6, 17}, {2, 77, 2, 17},
       by_distance(form(unmasked_dropout, 0.8, 0), 100), true, true);
+  // A bias for each pair of places, of as many places as there are tokens and of more.
+  const auto by_pair = [](Attributes attributes, std::int64_t places) {
+    attributes.Set("pairs", places);
+    return attributes;
+  };
+  add("biases of pairs", {2, 8, 4, 6}, {2, 8, 2, 6}, by_pair(plain, 8), false);
+  add("biases of pairs, no mask, of more places", {3, 4, 2, 6}, {3, 4, 2, 6}, by_pair(unmasked, 9), false);
+  add("biases of pairs, no mask, fewer queries, dropout", {2, 4, 4, 6}, {2, 8, 2, 6},
+      by_pair(unmasked_dropout, 8), false);
+  add("biases of pairs, sinks, window, dropout, soft cap, linear biases", heads_of_5, keys_of_5,
+      by_pair(form(some, 0.8, 1), 8), false, true);
+  add("documents, biases of pairs", {2, 8, 4, 6}, {2, 8, 2, 6}, by_pair(plain, 8), false, false, 0, true,
+      {Spans(2, 8, {3, 1, 4}, false)});
+  add("large, biases of pairs", {3, 301, 6, 17}, {3, 301, 2, 17}, by_pair(plain, 303), true);
+  add("large, biases of pairs, no mask, all", {2, 301, 6, 17}, {2, 77, 2, 17},
+      by_pair(form(unmasked_dropout, 0.8, 0), 301), true, true);
   // Keys and values of two widths.
   add("narrow values", {2, 4, 4, 6}, {2, 4, 2, 6}, plain, false, false, 3);
   add("wide values, sinks, window, dropout, soft cap", {2, 8, 4, 3}, {2, 8, 2, 3}, form(some, 0.8, 0), false,

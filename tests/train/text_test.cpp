@@ -196,9 +196,23 @@ steps = [
 ]
 )";
 
-recipe::Recipe TextWith(const char* text, const std::string& sets) {
-  return Loaded(
-      model::LoadText(std::string(text) + kCommon + kAdamW, "test.toml", {.sets = SetsOf(sets), .root = ""}));
+// The text with a bias for each pair of the 16 places in place of its relative position biases.
+std::string ByPair(std::string text) {
+  const std::string with = R"({ do = "pair_bias", as = "distances", heads = "H", places = 16, init = 0.8 },)";
+  for (std::size_t at = text.find("{ do = \"relative_bias\""); at != std::string::npos;
+       at = text.find("{ do = \"relative_bias\"", at)) {
+    const std::size_t end = text.find('\n', at);
+    const bool first = text.find("pair_bias") == std::string::npos;
+    text.replace(at, end - at, first ? with : "");
+  }
+  const std::string of_decoder = "bias = \"decoder.distances\"";
+  const std::size_t at = text.find(of_decoder);
+  if (at != std::string::npos) text.replace(at, of_decoder.size(), "bias = \"distances\"");
+  return text;
+}
+
+recipe::Recipe TextWith(const std::string& text, const std::string& sets) {
+  return Loaded(model::LoadText(text + kCommon + kAdamW, "test.toml", {.sets = SetsOf(sets), .root = ""}));
 }
 
 recipe::Recipe TwoTokens(const std::string& sets) {
@@ -256,6 +270,20 @@ TEST_CASE("texts: a relative position bias that all layers share trains alike in
        "pp=2 virtual_stages=2 micro_batch=2", "tp=2 pp=4 schedule=zero_bubble micro_batch=2",
        "cp=2 pp=2 micro_batch=2", "dp=2 pp=2 zero_stage=2 micro_batch=2", "granularity=full micro_batch=2",
        "granularity=full pp=2 micro_batch=2", "tp=2 overlap=on micro_batch=4"});
+}
+
+TEST_CASE(
+    "texts: a bias for each pair of places trains alike in every layout, a layer's own or one that all "
+    "share") {
+  CheckTextLayouts(
+      [](const std::string& sets) { return TextWith(ByPair(kNear), sets); },
+      {"micro_batch=8", "tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4",
+       "cp=2 micro_batch=2", "tp=2 cp=2 micro_batch=2", "dp=2 zero_stage=3 overlap=on micro_batch=2",
+       "tp=2 pp=3 schedule=zero_bubble micro_batch=2", "granularity=full micro_batch=2"});
+  CheckTextLayouts(
+      [](const std::string& sets) { return TextWith(ByPair(kShared), sets); },
+      {"micro_batch=8", "tp=2 micro_batch=2", "cp=2 micro_batch=2", "dp=2 zero_stage=1 micro_batch=2",
+       "pp=2 micro_batch=2", "pp=2 virtual_stages=2 micro_batch=2", "granularity=full pp=2 micro_batch=2"});
 }
 
 }  // namespace engine::train::testing

@@ -45,15 +45,29 @@ absl::Status CheckDocuments(StepContext& step) {
       "data.documents = \"across\"");
 }
 
-// What the attribute bias names, a bias for each query head and distance; kNoValue without it.
+// Whether a step relative_bias made it, or it is the parameter of a step pair_bias.
+bool IsByDistance(const graph::Graph& graph, const graph::Value& value) {
+  return value.producer >= 0 &&
+         graph.nodes()[static_cast<std::size_t>(value.producer)].op == &ops::kRelativeBias;
+}
+bool IsByPair(const graph::Value& value) {
+  const Shape& shape = value.type.shape;
+  return value.kind == graph::ValueKind::kParameter && shape.rank() == 3 && shape[1] == shape[2];
+}
+
+// What the attribute bias names, a bias for each query head and distance or pair of places; kNoValue without it.
 absl::StatusOr<graph::ValueId> BiasesOf(StepContext& step) {
   if (!step.Has("bias")) return graph::kNoValue;
   const graph::Value& biases = step.graph().value(step.Get("bias").value);
-  const bool made = biases.producer >= 0 &&
-                    step.graph().nodes()[static_cast<std::size_t>(biases.producer)].op == &ops::kRelativeBias;
-  if (!made)
-    return step.ErrorIn("bias", fmt::format("'{}' is no bias by distance", biases.name),
-                        "the result of a step { do = \"relative_bias\", heads = \"H\" }");
+  if (!IsByDistance(step.graph(), biases) && !IsByPair(biases))
+    return step.ErrorIn("bias", fmt::format("'{}' is no bias by distance or by pair", biases.name),
+                        "the result of a step { do = \"relative_bias\", heads = \"H\" }, or of pair_bias");
+  const std::int64_t tokens = std::max(step.type(step.input(0)).shape[1], step.type(step.input(1)).shape[1]);
+  if (IsByPair(biases) && biases.type.shape[1] < tokens)
+    return step.ErrorIn("bias",
+                        fmt::format("'{}' has biases for {} places, and there are {} tokens", biases.name,
+                                    biases.type.shape[1], tokens),
+                        fmt::format("places = {}", tokens));
   const graph::TensorType& queries = step.type(step.input(0));
   const std::int64_t heads = queries.shape[2];
   if (biases.type.shape[0] == heads && biases.type.meaning(0) != queries.meaning(2)) {
@@ -61,13 +75,13 @@ absl::StatusOr<graph::ValueId> BiasesOf(StepContext& step) {
         "bias",
         fmt::format("the heads of '{}' are a number, so that no layout would divide the {} heads here",
                     biases.name, heads),
-        "heads = \"H\" in relative_bias, the name that queries have");
+        "heads = \"H\" in the step that makes it, the name that queries have");
   }
   if (biases.type.shape[0] == heads) return step.Get("bias").value;
   return step.ErrorIn("bias",
                       fmt::format("'{}' has biases of {} heads, and these are {} query heads", biases.name,
                                   biases.type.shape[0], heads),
-                      "as many heads in relative_bias as queries have");
+                      "as many heads in the step that makes it as queries have");
 }
 
 absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
@@ -93,7 +107,11 @@ absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
   if (!step.options().attention_kernel.empty())
     attributes.Set("kernel", std::string(step.options().attention_kernel));
   ASSIGN_OR_RETURN(const graph::ValueId biases, BiasesOf(step));
-  if (biases != graph::kNoValue) attributes.Set("distance", step.type(biases).shape[1] / 2);
+  if (biases != graph::kNoValue) {
+    const Shape& of = step.type(biases).shape;
+    const bool pairs = of.rank() == 3;
+    attributes.Set(pairs ? "pairs" : "distance", pairs ? of[1] : of[1] / 2);
+  }
   graph::ValueIds inputs = {step.input(0), step.input(1), step.input(2)};
   if (mask == "causal" || step.Number("dropout") > 0 || biases != graph::kNoValue) {
     if (!step.Has("positions"))
@@ -176,7 +194,8 @@ const ModuleDef kAttentionModule{
                    {
                        .name = "bias",
                        .kind = AttributeKind::kValue,
-                       .doc = "The result of a relative_bias step, added to the scores behind the soft cap; "
+                       .doc = "The result of a relative_bias step or a pair_bias step, added to the scores "
+                              "behind the soft cap; "
                               "left out: none.",
                    },
                    {.name = "positions",

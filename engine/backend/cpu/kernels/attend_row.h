@@ -22,11 +22,12 @@ struct RowsOfKeys {
         key_stride(args.inputs[1].shape[2] * width),
         value_stride(args.inputs[2].shape[2] * value_width),
         distance(args.attributes->Int("distance", 0)),
+        pairs(args.attributes->Int("pairs", 0)),
         scale(args.attributes->Float("scale")),
         softcap(args.attributes->Float("softcap", 0)) {}
 
   std::int64_t rows;  // the key of position j is in row j mod rows
-  std::int64_t width, value_width, key_stride, value_stride, distance;
+  std::int64_t width, value_width, key_stride, value_stride, distance, pairs;
   double scale, softcap;
 };
 
@@ -36,7 +37,7 @@ struct QueryOfHead {
   const T* q = nullptr;
   const Stored* k = nullptr;  // of row 0
   const Stored* v = nullptr;
-  const T* biases = nullptr;  // of distance −M; null: none
+  const T* biases = nullptr;  // of distance −M, or of the first pair; null: none
   const T* sink = nullptr;    // null: none
   T* o = nullptr;
   double slope = 0;  // of the linear bias
@@ -59,8 +60,10 @@ T AttendRow(const RowsOfKeys& p, const QueryOfHead<T, Stored>& head, const SeenK
     T value = static_cast<T>(p.scale) * Dot(p.width, head.q, head.k + (j % p.rows) * p.key_stride);
     if (p.softcap > 0) value = static_cast<T>(p.softcap) * std::tanh(value / static_cast<T>(p.softcap));
     const std::int64_t distance = j - seen.query;
-    if (head.biases != nullptr)
-      value += head.biases[std::clamp(distance, -p.distance, p.distance) + p.distance];
+    if (head.biases != nullptr) {
+      value += head.biases[p.pairs > 0 ? seen.query * p.pairs + j
+                                       : std::clamp(distance, -p.distance, p.distance) + p.distance];
+    }
     score[i] = value + static_cast<T>(head.slope * static_cast<double>(distance));
   }
   std::fill_n(head.o, p.value_width, T(0));

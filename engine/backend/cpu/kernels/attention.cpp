@@ -47,6 +47,7 @@ struct Problem {
         dropout(args.attributes->Has("dropout") ? args.attributes->Float("dropout") : 0.0),
         softcap(args.attributes->Has("softcap") ? args.attributes->Float("softcap") : 0.0),
         distance(args.attributes->Int("distance", 0)),
+        pairs(args.attributes->Int("pairs", 0)),
         alibi(args.attributes->Int("alibi", 0) != 0) {
     if (dropout == 0.0) return;
     context = args.context;
@@ -116,6 +117,7 @@ struct Problem {
   bool causal;
   double scale, dropout, softcap;
   std::int64_t distance;  // the largest that biases tell apart; 0: there are none
+  std::int64_t pairs;     // places whose pairs have a bias each; likewise
   bool alibi;
   PhiloxKey key;
   const KernelContext* context = nullptr;
@@ -199,15 +201,19 @@ void DropRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T*
   p.DropOut(block.b, block.h, block.i0 + r, block.j0 + seen.first, seen.last - seen.first, row + seen.first);
 }
 
-// visit(column, element of biases) for each column that row r sees, whose bias is by the distance of key and query.
+// visit(column, element of the head's biases) for each column that row r sees.
 template <typename Visit>
-void ForEachDistance(const Problem& p, const Block& block, std::int64_t r, Keys seen, const Visit& visit) {
-  const std::int64_t first = block.j0 - p.positions[block.b * p.queries + block.i0 + r];
+void ForEachBias(const Problem& p, const Block& block, std::int64_t r, Keys seen, const Visit& visit) {
+  const std::int64_t position = p.positions[block.b * p.queries + block.i0 + r];
+  for (std::int64_t j = seen.first; p.pairs > 0 && j < seen.last; ++j)
+    visit(j, position * p.pairs + block.j0 + j);
+  if (p.pairs > 0) return;
+  const std::int64_t first = block.j0 - position;
   for (std::int64_t j = seen.first; j < seen.last; ++j)
     visit(j, std::clamp(first + j, -p.distance, p.distance) + p.distance);
 }
 
-// From scaled products to what softmax sees, of the columns that row r sees: soft cap, biases of distances (of this head;
+// From scaled products to what softmax sees, of the columns that row r sees: soft cap, biases of distances or pairs (of this head;
 // null: none) and linear bias. Where there is a cap, slope[j] becomes the capped score's derivative by the product.
 template <typename T>
 void BendRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, const T* biases, T* row,
@@ -221,7 +227,7 @@ void BendRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, co
     }
   }
   if (biases != nullptr) {
-    ForEachDistance(p, block, r, seen, [&](std::int64_t j, std::int64_t at) { row[j] += biases[at]; });
+    ForEachBias(p, block, r, seen, [&](std::int64_t j, std::int64_t at) { row[j] += biases[at]; });
   }
   if (!p.alibi) return;
   const T bias = static_cast<T>(graph::AlibiSlope(p.LogicalHead(block.h), p.q.logical[2]));
@@ -342,11 +348,27 @@ void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std:
   }
 }
 
+// Where the gradients of a head's biases are added up: of distances in float64, as most pairs share one; of pairs, one number a sample, where they
+// are wanted.
+template <typename T>
+struct BiasSums {
+  double* of_distances = nullptr;
+  T* of_pairs = nullptr;
+
+  void Add(std::int64_t at, T value) const {
+    if (of_pairs != nullptr) {
+      of_pairs[at] += value;
+    } else {
+      of_distances[at] += static_cast<double>(value);
+    }
+  }
+};
+
 // From the scores of row r and d_o·v: probabilities as they met v (dropped out), and dS, which is also added to the
 // head's d_biases where there are biases.
 template <typename T>
 void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T delta, const T* biases,
-                 double* d_biases, T* probability, T* d_score) {
+                 const BiasSums<T>& d_biases, T* probability, T* d_score) {
   const Keys seen = block.Seen(p, r);
   ClearOutside(probability, block.columns, seen);
   ClearOutside(d_score, block.columns, seen);
@@ -356,8 +378,8 @@ void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T 
   const T scale = static_cast<T>(p.scale);
   if (p.dropout > 0) DropRow(p, block, r, seen, d_score);
   if (biases != nullptr) {
-    ForEachDistance(p, block, r, seen, [&](std::int64_t j, std::int64_t at) {
-      d_biases[at] += static_cast<double>(probability[j] * (d_score[j] - delta));
+    ForEachBias(p, block, r, seen, [&](std::int64_t j, std::int64_t at) {
+      d_biases.Add(at, probability[j] * (d_score[j] - delta));
     });
   }
   for (std::int64_t j = seen.first; j < seen.last; ++j)
@@ -390,18 +412,35 @@ void SinkGrad(const Problem& p, const KernelArgs& args) {
   });
 }
 
-// In scratch: d_biases of each sample and head, which BackwardRow adds to.
+// The output of d_biases.
+int BiasOutput(const Problem& p) { return p.at.has_sinks() ? 4 : 3; }
+
+// In scratch: d_biases of distances of each sample and head, which BackwardRow adds to.
 double* PartialBiases(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h) {
   return reinterpret_cast<double*>(args.scratch.data()) + (b * p.heads + h) * (2 * p.distance + 1);
 }
 
-// d_biases of the heads that are here, the samples' one after the other; zero of other heads.
 template <typename T>
-void BiasGrad(const Problem& p, const KernelArgs& args) {
+BiasSums<T> BiasSumsOf(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h) {
+  if (!p.at.has_biases()) return {};
+  if (p.pairs == 0) return {.of_distances = PartialBiases(p, args, b, h)};
+  const std::int64_t first = OfHeads<T>(args, p.at.biases).IndexOf(p, h);
+  return {.of_pairs = args.outputs[static_cast<std::size_t>(BiasOutput(p))].as<T>() + first};
+}
+
+// d_biases of other heads than those here are zero.
+template <typename T>
+void BeginBiasGrad(const Problem& p, const KernelArgs& args) {
+  const int output = BiasOutput(p);
+  const TensorView& d_biases = args.outputs[static_cast<std::size_t>(output)];
+  if (!Accumulates(args, output)) std::fill_n(d_biases.as<T>(), d_biases.shape.elements(), T(0));
+}
+
+// d_biases of distances of the heads that are here, the samples' one after the other.
+template <typename T>
+void DistanceGrad(const Problem& p, const KernelArgs& args) {
   const OfHeads<T> biases(args, p.at.biases);
-  const int output = p.at.has_sinks() ? 4 : 3;
-  T* d_biases = args.outputs[output].as<T>();
-  if (!Accumulates(args, output)) std::fill_n(d_biases, args.outputs[output].shape.elements(), T(0));
+  T* d_biases = args.outputs[static_cast<std::size_t>(BiasOutput(p))].as<T>();
   for (std::int64_t h = 0; h < p.heads; ++h) {
     T* of_head = d_biases + biases.IndexOf(p, h);
     for (std::int64_t i = 0; i < biases.width; ++i) {
@@ -420,7 +459,7 @@ void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std
   T* dq = args.outputs[0].as<T>();
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   const T* biases = OfHeads<T>(args, p.at.biases).Of(p, h);
-  double* d_biases = biases == nullptr ? nullptr : PartialBiases(p, args, b, h);
+  const BiasSums<T> d_biases = BiasSumsOf<T>(p, args, b, h);
   T delta[kQueries];  // Σ_U d_o·o
   for (std::int64_t r = 0; r < rows; ++r) {
     delta[r] = DeltaOf<T>(p, args, b, h, i0 + r);
@@ -446,7 +485,7 @@ void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std
 }  // namespace
 
 std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes) {
-  if (!graph::InputsOfAttention(inputs, {.backward = true}).has_biases()) return 0;
+  if (attributes.Int("distance", 0) == 0) return 0;
   const Shape& q = inputs[0].shape;
   return q[0] * q[2] * (2 * attributes.Int("distance") + 1) * static_cast<std::int64_t>(sizeof(double));
 }
@@ -469,25 +508,31 @@ void Attention(const KernelArgs& args) {
   });
 }
 
-// A task owns the keys of one sample and kv head, and adds the heads and query blocks that read them in
-// order.
+// The keys of one sample and kv head: adds the heads and query blocks that read them in order.
+template <typename T>
+void BackwardKeys(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t kv) {
+  for (std::int64_t j = 0; j < p.keys; ++j) {
+    std::fill_n(args.outputs[1].as<T>() + p.KeyRow(b, kv, j, p.head), p.head, T(0));
+    std::fill_n(args.outputs[2].as<T>() + p.KeyRow(b, kv, j, p.value_head), p.value_head, T(0));
+  }
+  for (std::int64_t h = kv * p.group; h < (kv + 1) * p.group; ++h) {
+    if (p.distance > 0) std::fill_n(PartialBiases(p, args, b, h), 2 * p.distance + 1, 0.0);
+    for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);
+  }
+}
+
+// A task owns the keys of one sample and kv head; with biases of pairs, which samples share, those of all samples, one after the other.
 template <typename T>
 void AttentionGrad(const KernelArgs& args) {
   const Problem p(args, /*backward=*/true);
-  ForEachBlock(args, p.batch * p.kv_heads, 1, [&](std::int64_t task, std::int64_t) {
-    const std::int64_t b = task / p.kv_heads;
-    const std::int64_t kv = task % p.kv_heads;
-    for (std::int64_t j = 0; j < p.keys; ++j) {
-      std::fill_n(args.outputs[1].as<T>() + p.KeyRow(b, kv, j, p.head), p.head, T(0));
-      std::fill_n(args.outputs[2].as<T>() + p.KeyRow(b, kv, j, p.value_head), p.value_head, T(0));
-    }
-    for (std::int64_t h = kv * p.group; h < (kv + 1) * p.group; ++h) {
-      if (p.at.has_biases()) std::fill_n(PartialBiases(p, args, b, h), 2 * p.distance + 1, 0.0);
-      for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);
-    }
+  if (p.at.has_biases()) BeginBiasGrad<T>(p, args);
+  const std::int64_t in_turn = p.pairs > 0 ? p.batch : 1;  // samples of a task
+  ForEachBlock(args, p.batch / in_turn * p.kv_heads, 1, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t first = task / p.kv_heads * in_turn;
+    for (std::int64_t b = first; b < first + in_turn; ++b) BackwardKeys<T>(p, args, b, task % p.kv_heads);
   });
   if (p.at.has_sinks()) SinkGrad<T>(p, args);
-  if (p.at.has_biases()) BiasGrad<T>(p, args);
+  if (p.distance > 0) DistanceGrad<T>(p, args);
 }
 
 template void Attention<float>(const KernelArgs&);

@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "engine/backend/cuda/kernels/score_biases.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/base/attention_draws.h"
 #include "engine/graph/alibi.h"
@@ -95,28 +96,23 @@ __device__ __forceinline__ float SlopeOf(const AttentionProblem& p, std::int64_t
   return exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + h, p.logical_heads)));
 }
 
-// The row of a head's biases that a key at this distance behind the query has.
-__device__ __forceinline__ std::int64_t BiasRow(const AttentionProblem& p, std::int64_t distance) {
-  return min(max(-distance, -p.distance), p.distance) + p.distance;
-}
-
 // A score is what softmax sees of a scaled product q·k; `derivative` is d(score)/d(scaled product).
 struct Bent {
   float score, derivative;
 };
-// `biases` of a head: its linear bias and its biases by distance.
+// `biases` of a head and a query's position: its linear bias and its trained biases.
 template <typename T>
-struct HeadBiases {
+struct QueryBiases {
   float slope;
-  const T* by_distance;  // null: none
+  ScoreBiases<T> trained;
 };
 template <typename T>
-__device__ __forceinline__ HeadBiases<T> BiasesOf(const AttentionProblem& p, std::int64_t h) {
-  const auto* biases = static_cast<const T*>(p.biases);
-  return {SlopeOf(p, h), biases == nullptr ? nullptr : biases + h * (2 * p.distance + 1)};
+__device__ __forceinline__ QueryBiases<T> BiasesOf(const AttentionProblem& p, std::int64_t h,
+                                                   std::int64_t position) {
+  return {SlopeOf(p, h), ScoreBiasesOf<T>(p, h, position)};
 }
 template <typename T>
-__device__ __forceinline__ Bent Bend(const AttentionProblem& p, const HeadBiases<T>& biases,
+__device__ __forceinline__ Bent Bend(const AttentionProblem& p, const QueryBiases<T>& biases,
                                      std::int64_t distance, float score) {
   float derivative = 1.0F;
   if (p.softcap > 0.0F) {
@@ -124,7 +120,7 @@ __device__ __forceinline__ Bent Bend(const AttentionProblem& p, const HeadBiases
     score = p.softcap * share;
     derivative = 1.0F - share * share;
   }
-  if (biases.by_distance != nullptr) score += ToFloat(biases.by_distance[BiasRow(p, distance)]);
+  if (biases.trained.any()) score += biases.trained.At(-distance);
   return {score - biases.slope * static_cast<float>(distance), derivative};
 }
 
@@ -133,7 +129,7 @@ struct PairScore {
   float probability, derivative;
 };
 template <bool kBent, typename T>
-__device__ __forceinline__ PairScore ProbabilityOf(const AttentionProblem& p, const HeadBiases<T>& biases,
+__device__ __forceinline__ PairScore ProbabilityOf(const AttentionProblem& p, const QueryBiases<T>& biases,
                                                    std::int64_t distance, float product, float lse) {
   if constexpr (!kBent) return {expf(p.scale * product - lse), 1.0F};
   const Bent bent = Bend(p, biases, distance, p.scale * product);
@@ -190,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
   float top = -INFINITY;
   float sum = 0;
-  const HeadBiases<T> biases = kBent ? BiasesOf<T>(p, at.h) : HeadBiases<T>{};
+  const QueryBiases<T> biases = kBent ? BiasesOf<T>(p, at.h, position) : QueryBiases<T>{};
   for (std::int64_t t = seen.first; t < seen.last; ++t) {
     float k[kEach];
     float v[kEach];
@@ -243,7 +239,7 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) 
   const float row_sum = Dot(q, d_o);
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
   const float lse = *LseAt(p.lse, at.b, at.s, at.h);
-  const HeadBiases<T> biases = kBent ? BiasesOf<T>(p, at.h) : HeadBiases<T>{};
+  const QueryBiases<T> biases = kBent ? BiasesOf<T>(p, at.h, position) : QueryBiases<T>{};
   for (std::int64_t t = seen.first; t < seen.last; ++t) {
     float k[kEach];
     float v[kEach];
@@ -277,11 +273,11 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
   LoadRow(KeyRow<const T>(p.k, b, t, kv), head, k);
   LoadRow(KeyRow<const T>(p.v, b, t, kv), value_head, v);
   for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    const HeadBiases<T> biases = kBent ? BiasesOf<T>(p, h) : HeadBiases<T>{};
     for (std::int64_t s = 0; s < p.queries; ++s) {
       const std::int64_t position = PositionOf(p, b, s);
       const Keys seen = SeenBy(p, b, s, position);
       if (t < seen.first || t >= seen.last) continue;
+      const QueryBiases<T> biases = kBent ? BiasesOf<T>(p, h, position) : QueryBiases<T>{};
       float q[kEach];
       float d_o[kEach];
       LoadRow(QueryRow<const T>(p, p.q, b, s, h), head, q);
@@ -325,7 +321,6 @@ __global__ void __launch_bounds__(kBiasThreads) BiasGradKernel(AttentionProblem 
   const std::int64_t h = blockIdx.x / rows;
   const std::int64_t row = blockIdx.x % rows;
   const std::int64_t kv = h / (p.heads / p.kv_heads);
-  const HeadBiases<T> biases = BiasesOf<T>(p, h);
   float sum = 0;
   for (std::int64_t query = threadIdx.x / kWarp; query < p.batch * p.queries; query += kBiasWarps) {
     const std::int64_t b = query / p.queries;
@@ -335,6 +330,7 @@ __global__ void __launch_bounds__(kBiasThreads) BiasGradKernel(AttentionProblem 
     if (row > 0) seen.first = max(seen.first, position + row - p.distance);
     if (row < rows - 1) seen.last = min(seen.last, position + row - p.distance + 1);
     if (seen.first >= seen.last) continue;
+    const QueryBiases<T> biases = BiasesOf<T>(p, h, position);
     float q[kEach];
     float d_o[kEach];
     LoadRow(QueryRow<const T>(p, p.q, b, s, h), static_cast<int>(p.head), q);
@@ -355,6 +351,37 @@ __global__ void __launch_bounds__(kBiasThreads) BiasGradKernel(AttentionProblem 
   if (threadIdx.x >= kWarp) return;
   sum = WarpSum(of_warps[threadIdx.x]);
   if (threadIdx.x == 0) p.d_biases[blockIdx.x] += sum;
+}
+
+// A warp a query of a head, of all samples: for each of its keys their sum in order.
+template <typename T, int kEach>
+__global__ void __launch_bounds__(kThreads) PairGradKernel(AttentionProblem p) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (index >= p.queries * p.heads) return;
+  const std::int64_t s = index / p.heads;
+  const std::int64_t h = index % p.heads;
+  const std::int64_t kv = h / (p.heads / p.kv_heads);
+  const std::int64_t position = PositionOf(p, 0, s);
+  const QueryBiases<T> biases = BiasesOf<T>(p, h, position);
+  float* const sums = p.d_biases + (h * p.pairs + position) * p.pairs;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    const Keys seen = SeenBy(p, b, s, position);
+    float q[kEach];
+    float d_o[kEach];
+    LoadRow(QueryRow<const T>(p, p.q, b, s, h), static_cast<int>(p.head), q);
+    LoadRow(QueryRow<const T>(p, p.d_o, b, s, h), static_cast<int>(p.value_head), d_o);
+    const float lse = *LseAt(p.lse, b, s, h);
+    const float row_sum = p.row_sums[RowSumAt(p, b, s, h)];
+    for (std::int64_t t = seen.first; t < seen.last; ++t) {
+      float k[kEach];
+      float v[kEach];
+      LoadRow(KeyRow<const T>(p.k, b, t, kv), static_cast<int>(p.head), k);
+      LoadRow(KeyRow<const T>(p.v, b, t, kv), static_cast<int>(p.value_head), v);
+      const PairScore pair = ProbabilityOf<true>(p, biases, position - t, Dot(q, k), lse);
+      const float d = pair.probability * (Dot(d_o, v) * Keep(p, b, h, position, t) - row_sum);
+      if (threadIdx.x % kWarp == 0) sums[t] += d;
+    }
+  }
 }
 
 unsigned BlocksFor(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
@@ -406,6 +433,11 @@ void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream
     if (query_blocks > 0) QueryGradKernel<T, kEach, kBent><<<query_blocks, kThreads, 0, stream>>>(problem);
     if (key_blocks > 0) KeyGradKernel<T, kEach, kBent><<<key_blocks, kThreads, 0, stream>>>(problem);
     if (problem.biases == nullptr || problem.heads == 0) return;
+    if (problem.pairs > 0) {
+      const unsigned blocks = BlocksFor(problem.queries * problem.heads);
+      if (blocks > 0) PairGradKernel<T, kEach><<<blocks, kThreads, 0, stream>>>(problem);
+      return;
+    }
     const auto biases = static_cast<unsigned>(problem.heads * (2 * problem.distance + 1));
     BiasGradKernel<T, kEach><<<biases, kBiasThreads, 0, stream>>>(problem);
   });

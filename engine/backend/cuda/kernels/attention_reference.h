@@ -1,5 +1,5 @@
 // Launchers of attention_reference.cu: attention with plain fp32 arithmetic, for any sizes, windows, dropout,
-// soft caps, linear biases, biases by distance, sinks, documents, element types and slices of the sequence. What other forms are compared with, and what carries out those
+// soft caps, linear biases, biases by distance and by pair, sinks, documents, element types and slices of the sequence. What other forms are compared with, and what carries out those
 // that cuDNN does not. B batch, S queries, T keys, H heads, K kv heads, E elements
 // of a head of q and k, U of v and o.
 #pragma once
@@ -64,9 +64,10 @@ struct AttentionProblem {
   const void* sinks = nullptr;  // [H], of the heads here; null: none
   float* d_sinks = nullptr;     // [H], of the gradient where there are sinks: added to
   // [H, 2·distance + 1], of the heads here: what is added to the score of a key that stands so far from the query, from
-  // −distance on; what is farther has the first or the last one. Null: none.
+  // −distance on; what is farther has the first or the last one. Or, where pairs > 0, [H, pairs, pairs]: what is added to the score of the key in a
+  // column and the query at the position of a row; all samples have the same positions then. Null: none.
   const void* biases = nullptr;
-  std::int64_t distance = 0;
+  std::int64_t distance = 0, pairs = 0;
   float* d_biases = nullptr;  // likewise, of the gradient where there are biases: added to
 };
 

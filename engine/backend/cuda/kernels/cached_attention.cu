@@ -172,7 +172,7 @@ struct Warp {
           const std::int64_t j = start + 8 * n + lane % 4 * 2 + i;
           float& score = s[n][2 * half + i];
           score = j < end && row < heads
-                      ? Bent<T>(p, score * p.scale, slope[half], head + 8 * half, j - position)
+                      ? Bent<T>(p, score * p.scale, slope[half], head + 8 * half, position, j - position)
                       : kNone;
           top = fmaxf(top, score);
         }

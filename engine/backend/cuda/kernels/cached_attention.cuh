@@ -4,6 +4,7 @@
 
 #include "engine/backend/cuda/kernels/cache.cuh"
 #include "engine/backend/cuda/kernels/cached_attention.h"
+#include "engine/backend/cuda/kernels/score_biases.cuh"
 #include "engine/graph/alibi.h"
 
 namespace engine::backend::cuda {
@@ -16,12 +17,9 @@ constexpr float kNone = -3.0e38F;  // the largest score of no key
 // The score that softmax sees, in units of log 2, of a scaled product.
 template <typename T>
 __device__ __forceinline__ float Bent(const CachedAttention& p, float score, float slope, std::int64_t head,
-                                      std::int64_t distance) {
+                                      std::int64_t position, std::int64_t distance) {
   if (p.softcap > 0) score = p.softcap * tanhf(score / p.softcap);
-  if (p.biases != nullptr) {
-    const std::int64_t at = max(-p.distance, min(distance, p.distance)) + p.distance;
-    score += ToFloat(static_cast<const T*>(p.biases)[head * (2 * p.distance + 1) + at]);
-  }
+  if (p.biases != nullptr) score += ScoreBiasesOf<T>(p, head, position).At(distance);
   return (score + slope * static_cast<float>(distance)) * kLog2E;
 }
 

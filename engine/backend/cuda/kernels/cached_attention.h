@@ -30,6 +30,7 @@ struct CachedAttention {
   std::int64_t rows = 0;                       // of a slot
   std::int64_t window = 0;                     // 0: none
   std::int64_t distance = 0;                   // that biases tell apart at most
+  std::int64_t pairs = 0;                      // or places whose pairs have a bias each
   std::int64_t first_head = 0, all_heads = 0;  // logical: where those here begin, and how many there are
   bool alibi = false;
   float scale = 1, softcap = 0;

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) AttendKeys(CachedAttention p) {
     for (std::int64_t e = lane; e < p.width; e += kWarp)
       dot += ToFloat(q[e]) * ToFloat(is_new ? ToKeep<Stored>(new_key[e]) : key[e]);
     for (int step = kWarp / 2; step > 0; step /= 2) dot += __shfl_xor_sync(kAllLanes, dot, step);
-    const float score = Bent<T>(p, dot * p.scale, slope, head, j - position);
+    const float score = Bent<T>(p, dot * p.scale, slope, head, position, j - position);
     const float higher = fmaxf(top, score);
     const float shrink = exp2f(top - higher);
     const float share = exp2f(score - higher);

@@ -325,7 +325,7 @@ absl::StatusOr<Forms> SetForms(const LaunchArgs& args, const AttentionShape& s, 
   Forms forms;
   ASSIGN_OR_RETURN(problem->dropout, DropoutOf(args.inputs[0], s));
   if (s.dropout > 0) forms.stream = args.instruction->attributes().String("stream");
-  if (s.dropout > 0 || s.alibi || s.sinks || s.distance > 0)
+  if (s.dropout > 0 || s.alibi || s.sinks || s.distance > 0 || s.pairs > 0)
     RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, problem));
   if (s.packed) return forms;
   const graph::AttentionInputs at = graph::InputsOfAttention(args.inputs, {.backward = backward});
@@ -339,8 +339,10 @@ absl::StatusOr<Forms> SetForms(const LaunchArgs& args, const AttentionShape& s, 
   if (at.has_biases()) {
     const TensorView& biases = args.inputs[at.biases];
     ASSIGN_OR_RETURN(const std::int64_t row, FirstRowOf(biases, "biases", *problem));
-    problem->biases = biases.as<std::byte>() + row * biases.shape[1] * SizeOf(biases.dtype);
+    problem->biases =
+        biases.as<std::byte>() + row * (biases.shape.elements() / biases.shape[0]) * SizeOf(biases.dtype);
     problem->distance = s.distance;
+    problem->pairs = s.pairs;
     if (backward) problem->d_biases = GradientOf(args, output, row, &forms);
   }
   return forms;
@@ -435,9 +437,8 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
 
 absl::Status ExpectPositions(const LaunchArgs& args, const graph::AttentionInputs& at) {
   if (at.has_positions() || !graph::ReadsPositions(args.instruction->attributes())) return absl::OkStatus();
-  return Internal(
-      "{}: attention under a causal mask, with dropout or with biases by distance, without positions",
-      args.instruction->name);
+  return Internal("{}: attention under a causal mask, with dropout or with trained biases, without positions",
+                  args.instruction->name);
 }
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,

@@ -104,6 +104,7 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device& device, const LaunchArgs&
                                .rows = keys.shape[1],
                                .window = attributes.Int("window", 0),
                                .distance = attributes.Int("distance", 0),
+                               .pairs = attributes.Int("pairs", 0),
                                .first_head = heads.start,
                                .all_heads = q.logical[2],
                                .alibi = attributes.Int("alibi", 0) != 0,

@@ -31,6 +31,7 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   shape->softcap = attributes.Has("softcap") ? attributes.Float("softcap") : 0.0;
   shape->alibi = attributes.Int("alibi", 0) != 0;
   shape->distance = attributes.Int("distance", 0);
+  shape->pairs = attributes.Int("pairs", 0);
   shape->causal = graph::IsCausal(attributes);
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
   // In our own kernels' forward pass a row of a tile depends on nothing but its query and keys.
@@ -176,6 +177,8 @@ constexpr Limit kCudnnLimits[] = {
      "no linear biases"},
     {"bias", [](const AttentionShape& s) { return s.distance == 0; }, "attention with biases by distance",
      "no biases by distance"},
+    {"bias", [](const AttentionShape& s) { return s.pairs == 0; }, "attention with a bias for each pair",
+     "no bias for each pair"},
     {"sinks", [](const AttentionShape& s) { return !s.sinks; }, "attention with sinks", "no sinks"},
     {"mask", [](const AttentionShape& s) { return s.causal; }, "attention without a causal mask",
      "a causal mask"},
@@ -204,6 +207,8 @@ constexpr Limit kOwnLimits[] = {
      "attention with linear biases beside biases by distance", "one of these biases"},
     {"bias", [](const AttentionShape& s) { return s.distance == 0 || s.softcap == 0; },
      "attention with a soft cap beside biases by distance", "no soft cap beside biases by distance"},
+    {"bias", [](const AttentionShape& s) { return s.pairs == 0; }, "attention with a bias for each pair",
+     "biases by distance"},
     // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
     {"queries",
      [](const AttentionShape& s) { return s.dropout == 0 || s.queries == s.keys || s.queries / 2 % 16 == 0; },

@@ -39,9 +39,10 @@ struct AttentionShape {
   bool alibi = false;  // scores have linear biases
   std::int64_t distance =
       0;  // of the farthest key with a bias of its own, where scores have biases by distance; 0: they have none
-  bool sinks = false;  // beside the keys
-  bool causal = true;  // the mask: causal, or none
-  bool spans = false;  // queries see keys of their document alone
+  std::int64_t pairs = 0;  // places whose pairs have a bias each; 0: they have none
+  bool sinks = false;      // beside the keys
+  bool causal = true;      // the mask: causal, or none
+  bool spans = false;      // queries see keys of their document alone
   CudaChip chip = {};
   std::int64_t grad_group_bytes = kGradGroupBytes;  // attribute of that name: tests make it small
   // Attribute of that name: the kernels that tests ask for, "cudnn" or "reference"; empty: the fastest.

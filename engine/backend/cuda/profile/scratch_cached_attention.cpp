@@ -33,6 +33,7 @@ std::string_view WhyNotInvariant(std::string_view kernel, Types inputs, const gr
   // What a bias adds is rounded otherwise in another row of a tile.
   if (shape.alibi) return "attention with linear biases";
   if (shape.distance > 0) return "attention with biases by distance";
+  if (shape.pairs > 0) return "attention with a bias for each pair";
   // Blocks of keys begin at multiples of a sample's positions, and not of a document's.
   if (shape.spans) return "attention within documents";
   return WhyNotOwn(shape);
