@@ -361,10 +361,10 @@ TEST_CASE(
   CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * 4 * 3 * 8 * 21 * 4);
   CHECK(OwnGradLayoutOf(shape).distance_sums == plain);
   shape.softcap = 5;
-  CHECK(WhyNotOwn(shape) == "attention with a soft cap beside biases by distance");
+  CHECK(WhyNotOwn(shape) == "attention with a soft cap beside trained biases");
   shape.softcap = 0;
   shape.alibi = true;
-  CHECK(WhyNotOwn(shape) == "attention with linear biases beside biases by distance");
+  CHECK(WhyNotOwn(shape) == "attention with linear biases beside trained biases");
   shape.alibi = false;
   shape.distance = 1025;
   CHECK(WhyNotOwn(shape) == "attention with biases by distance of more than 1024 places");

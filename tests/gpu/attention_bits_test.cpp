@@ -139,6 +139,7 @@ std::vector<AttentionOptions> LargeOptions() {
     });
     add(OptionsOf(2, 1000, 8, 8, head), [](AttentionOptions* o) { o->causal = false; });
     add(OptionsOf(2, 2048, 8, 4, head), [](AttentionOptions* o) { o->distance = 128; });
+    add(OptionsOf(3, 1100, 8, 4, head), [](AttentionOptions* o) { o->pairs = 1101; });
     add(OptionsOf(2, 1000, 8, 8, head), [](AttentionOptions* o) {
       o->causal = false;
       o->distance = 100;
@@ -178,7 +179,7 @@ TEST_CASE("gpu attention: equal bits in 100 repetitions with other work beside")
 
 namespace {
 
-// The options that kernels are compiled for, as bits, then biases by distance without and with dropout; with others that are not
+// The options that kernels are compiled for, as bits, then biases by distance without and with dropout, and biases of pairs likewise; with others that are not
 // compiled for: of every form of scores one has documents, one a window, one no mask.
 AttentionOptions FormOf(const backend::cuda::OwnSizes& sizes, DType dtype, int form, std::int64_t tokens) {
   AttentionOptions o = OptionsOf(1, tokens, 2, 1, sizes.head);
@@ -186,10 +187,11 @@ AttentionOptions FormOf(const backend::cuda::OwnSizes& sizes, DType dtype, int f
   o.dtype = dtype;
   o.kernel = "own";
   if (form < 8 && (form & 1) != 0) o.softcap = 20;
-  if ((form & 2) != 0) o.alibi = true;
-  if (form >= 8) o.distance = 50;
-  if ((form & 4) != 0) o.dropout = 0.1;
-  if (form == 9) o.dropout = 0.1;
+  if (form < 8 && (form & 2) != 0) o.alibi = true;
+  if (form == 8 || form == 9) o.distance = 50;
+  if (form >= 10) o.pairs = tokens;
+  if (form < 8 && (form & 4) != 0) o.dropout = 0.1;
+  if (form == 9 || form == 11) o.dropout = 0.1;
   o.sinks = (form & 1) != 0;
   if (form == 1 || form == 6) o.documents = {tokens / 3, tokens - tokens / 3};
   if (form == 2) o.window = 100;
@@ -218,7 +220,7 @@ TEST_CASE("gpu attention: every compiled form once" * doctest::skip()) {
   constexpr std::int64_t kLong = 4100;  // of which heads of 64 have forms of their own, forward
   int runs = 0;
   for (const DType dtype : kNarrow) {
-    for (int form = 0; form < 10; ++form) {
+    for (int form = 0; form < 12; ++form) {
       for (const backend::cuda::OwnSizes& sizes : backend::cuda::kOwnSizes)
         runs += RunOnce(FormOf(sizes, dtype, form, kShort), /*both=*/true);
       const bool has_long = form == 0 || form == 2 || form == 8;  // neither caps nor dropout

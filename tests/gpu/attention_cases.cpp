@@ -238,6 +238,7 @@ struct OwnForm {
   double softcap = 0, dropout = 0;
   bool alibi = false, sinks = false;
   std::int64_t distance = 0;  // of biases by distance; 0: none
+  std::int64_t places = -1;  // behind those of the tokens, of biases of pairs; −1: there are no such biases
   std::string mask = "causal";
   std::vector<std::int64_t> documents =
       {};  // tokens of each of the first ones; the last is of the rest. Empty: none
@@ -275,6 +276,8 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
                            {"kernel", std::string("own")}};
   if (form.dropout > 0) attributes.Set("stream", std::string("core"));
   if (form.distance > 0) attributes.Set("distance", form.distance);
+  const std::int64_t pairs = form.places >= 0 ? s.sequence + form.places : 0;
+  if (pairs > 0) attributes.Set("pairs", pairs);
   const auto [q, k, v, o, positions, rows] = InputsOf(s);
   std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}",
                                   form.label, s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
@@ -292,6 +295,7 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   for (std::vector<Input>* inputs : {&forward, &backward}) {
     if (form.sinks) inputs->push_back({{s.heads}});
     if (form.distance > 0) inputs->push_back({{s.heads, 2 * form.distance + 1}});
+    if (pairs > 0) inputs->push_back({{s.heads, pairs, pairs}});
   }
   const auto place = [s](Tensors* inputs) {
     if (!s.positions.empty()) PlaceQueries(s.positions, s.sequence, inputs);
@@ -345,6 +349,8 @@ GpuCases OwnAttentionCases() {
              {.label = "sinks", .sinks = true},
              {.label = "biases by distance", .distance = 40},
              {.label = "biases by distance, dropout, sinks", .dropout = 0.1, .sinks = true, .distance = 150},
+             {.label = "biases of pairs", .places = 0},
+             {.label = "biases of pairs, dropout, sinks", .dropout = 0.1, .sinks = true, .places = 3},
              {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
       const std::vector<DType> one = {DType::kBF16};
       AddOwnAttention({"", 2, 301, 4, 2, head, 0, kNarrow}, form, &cases);
@@ -364,6 +370,10 @@ GpuCases OwnAttentionCases() {
       AddOwnAttention({"", 2, 333, 4, 2, head, 0, kNarrow},
                       {.label = "no mask, biases by distance", .distance = distance, .mask = "none"}, &cases);
     }
+    for (const std::int64_t tokens : {1, 64, 333}) {
+      AddOwnAttention({"", 3, tokens, 4, 2, head, 0, kNarrow},
+                      {.label = "no mask, biases of pairs", .places = 1, .mask = "none"}, &cases);
+    }
   }
   // Keys for the form of three warpgroups.
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
@@ -371,6 +381,8 @@ GpuCases OwnAttentionCases() {
                   &cases);
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}},
                   {.label = "long, biases by distance", .distance = 128}, &cases);
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long, biases of pairs", .places = 0},
+                  &cases);
   return cases;
 }
 
@@ -417,6 +429,8 @@ GpuCases FilledAttentionCases() {
     AddOwnAttention({"", 2, 700, 4, 2, head, 0, {DType::kBF16}},
                     {.label = "documents, biases by distance", .distance = 32, .documents = documents},
                     &cases);
+    AddOwnAttention({"", 2, 700, 4, 2, head, 0, {DType::kBF16}},
+                    {.label = "documents, biases of pairs", .places = 0, .documents = documents}, &cases);
   }
   // Each form of wide heads, and of such as are filled up to 96 elements.
   for (const auto& [head, value_head] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
@@ -429,6 +443,8 @@ GpuCases FilledAttentionCases() {
                     {.label = "no mask", .mask = "none"}, &cases);
     AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow, {}, 0, value_head},
                     {.label = "biases by distance, dropout", .dropout = 0.1, .distance = 90}, &cases);
+    AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow, {}, 0, value_head},
+                    {.label = "biases of pairs, dropout", .dropout = 0.1, .places = 1}, &cases);
     AddOwnAttention({"", 1, 1000, 4, 2, head, 0, {DType::kBF16}, {}, 0, value_head},
                     {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}, &cases);
   }

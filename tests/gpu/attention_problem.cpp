@@ -27,6 +27,7 @@ Attributes AttributesOf(const AttentionOptions& o) {
   if (o.softcap > 0) attributes.Set("softcap", o.softcap);
   if (o.alibi) attributes.Set("alibi", std::int64_t{1});
   if (o.distance > 0) attributes.Set("distance", o.distance);
+  if (o.pairs > 0) attributes.Set("pairs", o.pairs);
   if (!o.causal) attributes.Set("mask", std::string("none"));
   if (!o.kernel.empty()) attributes.Set("kernel", o.kernel);
   return attributes;
@@ -84,7 +85,7 @@ Tensors SeparateInputs(const AttentionOptions& o, const Tensors& in, bool backwa
   if (!o.documents.empty()) inputs.push_back(in[kSpans]);
   if (backward) inputs.insert(inputs.end(), {in[kOutput], in[kStatistics], in[kGradient]});
   if (o.sinks) inputs.push_back(in[kSinks]);
-  if (o.distance > 0) inputs.push_back(in[kBiases]);
+  if (o.has_trained_biases()) inputs.push_back(in[kBiases]);
   return inputs;
 }
 
@@ -101,6 +102,7 @@ std::string AttentionOptions::ToString() const {
   if (alibi) text += ", linear biases";
   if (sinks) text += ", sinks";
   if (distance > 0) text += fmt::format(", biases by distance up to {}", distance);
+  if (pairs > 0) text += fmt::format(", a bias for each pair of {} places", pairs);
   if (!documents.empty()) text += fmt::format(", documents of {}", fmt::join(documents, ", "));
   for (const Interval& piece : positions) text += fmt::format(", {} from {}", piece.length, piece.start);
   if (logical_heads > 0) text += fmt::format(", heads from {} of {}", first_head, logical_heads);
@@ -114,18 +116,19 @@ Tensors AttentionInputs(const AttentionOptions& o, bool saved) {
   const Shape v = {o.batch, o.keys, o.kv_heads, o.value_head};
   const Shape out = {o.batch, o.queries, o.heads, o.value_head};
   const Shape rows = {o.batch, o.queries, o.heads};
-  const ops_test::Case made = {&ops::kAttentionGrad,
-                               "",
-                               {{q},
-                                {k},
-                                {v},
-                                Make({o.batch, o.queries}, Input::kPositions),
-                                {out},
-                                Make(rows, Input::kReal),
-                                {out},
-                                {{o.heads}},
-                                {{o.heads, 2 * o.distance + 1}}},
-                               {}};
+  const ops_test::Case made = {
+      &ops::kAttentionGrad,
+      "",
+      {{q},
+       {k},
+       {v},
+       Make({o.batch, o.queries}, Input::kPositions),
+       {out},
+       Make(rows, Input::kReal),
+       {out},
+       {{o.heads}},
+       {o.pairs > 0 ? Shape{o.heads, o.pairs, o.pairs} : Shape{o.heads, 2 * o.distance + 1}}},
+      {}};
   Tensors in = ops_test::MakeInputs(made, DType::kF64);
   for (const std::size_t i : {kQ, kK, kV, kGradient, kSinks, kBiases}) in[i] = Rounded(in[i], o.dtype);
   if (!o.positions.empty()) {
@@ -159,12 +162,12 @@ Problem AttentionProblemOf(const AttentionOptions& o, const Tensors& in, bool ba
     if (backward) problem.inputs.insert(problem.inputs.end(), {in[kOutput], in[kStatistics], in[kGradient]});
   } else {
     // Without a mask and without dropout nothing depends on positions, and a model gives none.
-    problem.inputs =
-        SeparateInputs(o, in, backward, /*with_positions=*/o.causal || o.dropout > 0 || o.distance > 0);
+    problem.inputs = SeparateInputs(o, in, backward,
+                                    /*with_positions=*/o.causal || o.dropout > 0 || o.has_trained_biases());
   }
   for (const Tensor& input : problem.inputs) {
     const bool integer = input.type().dtype == DType::kI32;
-    const bool statistics = backward && !integer && input.type().shape.rank() == 3;
+    const bool statistics = backward && !integer && input.type().shape == Shape{o.batch, o.queries, o.heads};
     problem.input_dtypes.push_back(integer ? DType::kI32 : statistics ? DType::kF32 : o.dtype);
   }
   const auto types = problem.op->infer(InputTypes(problem), problem.attributes);
@@ -189,7 +192,7 @@ ExpectedAttention ExpectedOf(const AttentionOptions& o, const Tensors& in, bool 
   double mass = 0;
   if (backward && rounds) {
     Tensors ones = inputs;
-    Tensor& d_o = ones[ones.size() - 1 - (o.sinks ? 1 : 0) - (o.distance > 0 ? 1 : 0)];
+    Tensor& d_o = ones[ones.size() - 1 - (o.sinks ? 1 : 0) - (o.has_trained_biases() ? 1 : 0)];
     for (std::int64_t i = 0; i < d_o.elements(); ++i) d_o.Set(i, 1.0);
     mass = ops_test::Scale(ops_test::RunOp(ops::kAttentionGrad, attributes, ones)[2]);
   }
@@ -204,7 +207,7 @@ ExpectedAttention ExpectedOf(const AttentionOptions& o, const Tensors& in, bool 
   ExpectedAttention expected;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const bool statistics = (!backward && i == 1) || i >= 3;
-    const bool biases = i + 1 == outputs.size() && backward && o.distance > 0;
+    const bool biases = i + 1 == outputs.size() && backward && o.has_trained_biases();
     const DType dtype = statistics ? DType::kF32 : o.dtype;
     Tolerance tolerance;
     tolerance.relative = 1.01 * UnitRoundoff(dtype);

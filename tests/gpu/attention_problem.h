@@ -22,12 +22,14 @@ struct AttentionOptions {
   double dropout = 0, softcap = 0;  // 0: none
   bool alibi = false, sinks = false;
   std::int64_t distance = 0;                 // of biases by distance; 0: none
+  std::int64_t pairs = 0;                    // places whose pairs have a bias each; 0: none
   std::vector<std::int64_t> documents = {};  // tokens of each, of all keys; empty: none are masked
   DimExtent positions = {};        // of the queries, where they are a slice of the sequence; empty: the whole
   std::int64_t first_head = 0;     // of logical_heads; packed, 0 of all
   std::int64_t logical_heads = 0;  // 0: those that are here
   std::string kernel = {};         // attribute of that name (scratch_attention.h)
 
+  bool has_trained_biases() const { return distance > 0 || pairs > 0; }
   std::string ToString() const;
 };
 

@@ -69,9 +69,11 @@ void DrawForm(Dice* dice, AttentionOptions* o) {
   o->sinks = dice->Percent(20);
   // Beside a cap or linear biases our own kernels refuse them: that is drawn, too, but not often.
   if (dice->Percent(o->softcap > 0 ? 5 : 20)) o->distance = dice->From(1, 150);
+  if (o->distance == 0 && dice->Percent(o->softcap > 0 ? 3 : 15))
+    o->pairs = std::max(o->queries, o->keys) + dice->From(0, 3);
   if (!o->causal) return;
   if (dice->Percent(35)) o->window = dice->From(1, o->keys + 20);
-  o->alibi = dice->Percent(o->distance > 0 ? 5 : 20);
+  o->alibi = dice->Percent(o->has_trained_biases() ? 5 : 20);
 }
 
 // Of one token and more.
@@ -114,7 +116,7 @@ AttentionOptions DrawOptions(Dice* dice) {
   DrawForm(dice, &o);
   if ((o.queries == o.keys || !o.positions.empty()) && dice->Percent(20)) DrawDocuments(dice, &o);
   const bool alike = o.heads == o.kv_heads && o.head == o.value_head && o.queries == o.keys;
-  o.packed = alike && o.causal && !o.sinks && o.distance == 0 && dice->Percent(40);
+  o.packed = alike && o.causal && !o.sinks && !o.has_trained_biases() && dice->Percent(40);
   if (!o.packed && dice->Percent(20)) {
     o.logical_heads = o.heads * dice->From(2, 3);
     o.first_head = o.logical_heads - o.heads;

@@ -73,6 +73,10 @@ void AddCacheCases(std::vector<Case>* cases) {
   attend("caps, linear biases, sinks and biases of distances", {7, 2, 3},
          {{"scale", 0.4}, {"softcap", 2.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{3}}},
          {Real({4}), Real({4, 7})});
+  attend("biases of pairs, caps, sinks", {7, 2, 3},
+         {{"scale", 0.4}, {"softcap", 2.0}, {"pairs", std::int64_t{9}}}, {Real({4}), Real({4, 9, 9})});
+  attend("biases of pairs, a window in a cache that forgets", {21, 7, 3},
+         {{"scale", 0.4}, {"window", std::int64_t{6}}, {"pairs", std::int64_t{22}}}, {Real({4, 22, 22})});
   const auto attend_latents = [&](const std::string& label, std::vector<std::int32_t> positions,
                                   Attributes attributes) {
     cases->push_back(

@@ -1,4 +1,4 @@
-// How both forms of attention's backward pass on Hopper come to the gradient of biases by distance.
+// How both forms of attention's backward pass on Hopper come to the gradient of trained biases.
 #pragma once
 
 #include <type_traits>
@@ -64,8 +64,40 @@ struct NoBiasGradients {
   template <typename... Of>
   __device__ __forceinline__ void Finish(const Of&...) {}
 };
+
+// The gradient of biases of pairs: at once, as no other block or tile of a sample has a head's pair.
 template <typename Form>
-using BiasGradientsOf =
-    std::conditional_t<Form::kBiased && !Form::kCapped, BiasGradients<Form>, NoBiasGradients>;
+struct PairGradients {
+  int head,
+      first;  // of the step: the head, and which of its elements is of this thread's first query and key
+
+  __device__ __forceinline__ void Begin() {}
+  __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
+                                         int key) {
+    const TileNote t = GetNote<TileNote>(tile_note);
+    head = t.of_biases;
+    first = (t.position + first_query + static_cast<int>(threadIdx.x) % 4 * 2) * p.common.pairs + key;
+    __syncwarp();  // all lanes have read the note before one of them gives it back
+  }
+  // What is masked, or behind the last place, has no gradient.
+  __device__ __forceinline__ void Add(
+      const BackwardParams& p, std::uint32_t,
+      const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) const {
+    const int places = p.common.pairs;
+    float* const sums = p.d_biases + static_cast<std::int64_t>(head) * places * places + first;
+#pragma unroll
+    for (int i = 0; i < BackwardState<Form>::kScores / 2; ++i) {
+      const float2 d = PairToFloat(typename Form::T(), d_scores[i]);
+      float* const at = sums + i / 2 * 8 * places + i % 2 * 8;
+      if (d.x != 0) atomicAdd(at, d.x);
+      if (d.y != 0) atomicAdd(at + places, d.y);
+    }
+  }
+  __device__ __forceinline__ void Finish(const BackwardParams&, std::uint32_t) {}
+};
+template <typename Form>
+using BiasGradientsOf = std::conditional_t<
+    Form::kOfPairs, PairGradients<Form>,
+    std::conditional_t<Form::kBiased && !Form::kCapped, BiasGradients<Form>, NoBiasGradients>>;
 
 }  // namespace engine::backend::cuda::attention_sm90a

@@ -5,11 +5,11 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-template <typename Element, int kHeadElements, int kTile, bool kIsCapped, bool kHasBiases, bool kDrops>
+template <typename Element, int kHeadElements, int kTile, bool kIsCapped, Biases kBiasesOfScores, bool kDrops>
 struct BackwardForm
-    : BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasBiases, kDrops> {
+    : BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kBiasesOfScores, kDrops> {
   using Sizes =
-      BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasBiases, kDrops>;
+      BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kBiasesOfScores, kDrops>;
   static constexpr bool kWide = false;
   static constexpr int kScoreQueries = kTile;  // of which a worker has scores
   static constexpr int kDOStages = 2;

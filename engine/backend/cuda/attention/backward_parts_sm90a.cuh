@@ -29,13 +29,14 @@ struct BackwardParams {
   int* turns;
   float scale;
   float* distance_sums;
+  float* d_biases;  // of pairs: added to
   AttentionView dk, dv;
 };
 
 // What both forms of the pass have: heads of kE elements of q and k and of kU of v, tiles of kTile queries, blocks of kBlock
 // keys.
 template <typename Element, int kHeadElements, int kValueElements, int kTile, int kBlock, bool kIsCapped,
-          bool kHasBiases, bool kDrops>
+          Biases kBiasesOfScores, bool kDrops>
 struct BackwardSizes {
   using T = Element;
   static constexpr int kE = kHeadElements;
@@ -44,7 +45,9 @@ struct BackwardSizes {
   static constexpr int kQueries = kTile;
   static constexpr int kKeys = kBlock;
   static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kBiased = kHasBiases;
+  static constexpr bool kBiased = kBiasesOfScores != Biases::kNone;
+  static constexpr bool kOfPairs = kBiasesOfScores == Biases::kOfPairs;
+  static_assert(!kOfPairs || !kIsCapped);
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
@@ -265,7 +268,7 @@ struct SightNote {
 struct TileNote {
   int position;
   std::uint32_t head, epoch;  // of the draws
-  int of_biases;              // by distance: the head; linear: the bits of the slope, times log2(e)
+  int of_biases;              // trained ones: the head; linear: the bits of the slope, times log2(e)
   __device__ __forceinline__ float slope() const { return __int_as_float(of_biases); }
 };
 
@@ -436,7 +439,12 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
   };
   if constexpr (!Form::kBiased) {
     weigh([](float x, float factor, float of_row, int, int) { return fmaf(x, factor, -of_row); });
-  } else if (Form::kCapped || c.biases == nullptr) {  // biases by distance are never beside a cap
+  } else if constexpr (Form::kOfPairs) {
+    const BiasesByPair<T> biases(c, t.of_biases);
+    weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
+      return fmaf(x, factor, biases.At(position + of_query, key + of_key) - of_row);
+    });
+  } else if (Form::kCapped || c.biases == nullptr) {  // trained biases are never beside a cap
     const float slope = t.slope();
     const float at_first = -slope * static_cast<float>(position - key);
     weigh([&](float x, float factor, float of_row, int of_query, int of_key) {

@@ -6,11 +6,12 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-template <typename Element, int kHeadElements, int kValueElements, bool kIsCapped, bool kHasBiases,
+template <typename Element, int kHeadElements, int kValueElements, bool kIsCapped, Biases kBiasesOfScores,
           bool kDrops>
 struct WideBackwardForm
-    : BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasBiases, kDrops> {
-  using Sizes = BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasBiases, kDrops>;
+    : BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kBiasesOfScores, kDrops> {
+  using Sizes =
+      BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kBiasesOfScores, kDrops>;
   static constexpr bool kWide = true;
   static constexpr int kScoreQueries = Sizes::kQueries / Sizes::kWorkers;  // of which a worker has scores
   static constexpr int kDOStages = kValueElements > 128 ? 1 : 2;           // two do not fit

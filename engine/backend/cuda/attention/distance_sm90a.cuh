@@ -1,5 +1,5 @@
-// Biases by distance of attention on Hopper (AttentionProblem::biases): what they add to scores, and their gradient. Most blocks
-// of scores are far from the diagonal, where all pairs have the first bias or the last one.
+// Trained biases of attention on Hopper (AttentionProblem::biases): what they add to scores, and the gradient of those by distance. Most blocks
+// of scores are far from the diagonal, where all pairs have the first bias of distance or the last one.
 #pragma once
 
 #include <type_traits>
@@ -27,6 +27,34 @@ struct BiasesByDistance {
   }
   __device__ __forceinline__ bool AreOne(const Distances& d) const {
     return d.most <= -farthest || d.least >= farthest;
+  }
+};
+
+// The biases of a head's pairs, times log2(e). What is behind the last place has some other bias: it is masked, or no row of the problem.
+template <typename T>
+struct BiasesByPair {
+  const T* of_head;
+  int places;
+
+  __device__ __forceinline__ BiasesByPair(const Common& c, int head)
+      : of_head(static_cast<const T*>(c.biases) + static_cast<std::int64_t>(head) * c.pairs * c.pairs),
+        places(c.pairs) {}
+  __device__ __forceinline__ const T* RowOf(int query) const {
+    return of_head + min(query, places - 1) * places;
+  }
+  __device__ __forceinline__ float At(int query, int key) const {
+    return ToFloat(__ldg(RowOf(query) + min(key, places - 1))) * kLog2E;
+  }
+  // Of a key that is even, and the next one.
+  __device__ __forceinline__ float2 TwoAt(const T* row, int key) const {
+    float2 two;
+    if (places % 2 == 0) {
+      const int at = min(key, places - 2);
+      two = PairToFloat(T(), __ldg(reinterpret_cast<const std::uint32_t*>(row + at)));
+    } else {
+      two = {ToFloat(__ldg(row + min(key, places - 1))), ToFloat(__ldg(row + min(key + 1, places - 1)))};
+    }
+    return {two.x * kLog2E, two.y * kLog2E};
   }
 };
 

@@ -18,7 +18,7 @@ struct ForwardParams {
 };
 
 template <typename Element, int kHeadElements, int kValueElements, int kGroups, int kKeyBlock, bool kIsCapped,
-          bool kHasBiases, bool kDrops>
+          Biases kBiasesOfScores, bool kDrops>
 struct ForwardForm {
   using T = Element;
   static constexpr int kE = kHeadElements;
@@ -27,7 +27,9 @@ struct ForwardForm {
   static constexpr int kQueries = 64 * kGroups;
   static constexpr int kKeys = kKeyBlock;
   static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kBiased = kHasBiases;
+  static constexpr bool kBiased = kBiasesOfScores != Biases::kNone;
+  static constexpr bool kOfPairs = kBiasesOfScores == Biases::kOfPairs;
+  static_assert(!kOfPairs || !kIsCapped);
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
@@ -226,19 +228,35 @@ __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardIt
     const int first = block * Form::kKeys + lane % 4 * 2;  // key of scores[0]
     // How far scores[i] stands from scores[0] behind its query.
     const auto behind = [](int i) { return i / 4 * 8 + i % 2 - i / 2 % 2 * 8; };
-    if (Form::kCapped || c.biases == nullptr) {  // biases by distance are never beside a cap
+    if constexpr (Form::kOfPairs) {
+      const BiasesByPair<typename Form::T> biases(c, item.head);
 #pragma unroll
-      for (int i = 0; i < kScores; ++i)
-        scores[i] = fmaf(rows.slope, static_cast<float>(behind(i)), scores[i]);
-      return {factor, -rows.slope * factor * static_cast<float>(rows.position - first)};
+      for (int half = 0; half < 2; ++half) {
+        const auto* row = biases.RowOf(rows.position + 8 * half);
+#pragma unroll
+        for (int eight = 0; eight < kScores / 4; ++eight) {
+          const float2 bias = biases.TwoAt(row, first + 8 * eight);
+          float* two = &scores[4 * eight + 2 * half];
+          two[0] = fmaf(two[0], factor, bias.x);
+          two[1] = fmaf(two[1], factor, bias.y);
+        }
+      }
+      return {1, 0};
+    } else {
+      if (Form::kCapped || c.biases == nullptr) {  // trained biases are never beside a cap
+#pragma unroll
+        for (int i = 0; i < kScores; ++i)
+          scores[i] = fmaf(rows.slope, static_cast<float>(behind(i)), scores[i]);
+        return {factor, -rows.slope * factor * static_cast<float>(rows.position - first)};
+      }
+      const BiasesByDistance<typename Form::T> biases(c, item.head);
+      const int corner = block * Form::kKeys - (rows.position - lane / 4);  // of the warp's first query
+      if (biases.AreOne({corner - 15, corner + Form::kKeys - 1})) return {factor, biases.At(corner)};
+      const int distance = first - rows.position;
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], factor, biases.At(distance + behind(i)));
+      return {1, 0};
     }
-    const BiasesByDistance<typename Form::T> biases(c, item.head);
-    const int corner = block * Form::kKeys - (rows.position - lane / 4);  // of the warp's first query
-    if (biases.AreOne({corner - 15, corner + Form::kKeys - 1})) return {factor, biases.At(corner)};
-    const int distance = first - rows.position;
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], factor, biases.At(distance + behind(i)));
-    return {1, 0};
   }
   return {factor, 0};
 }

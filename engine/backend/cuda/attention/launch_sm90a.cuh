@@ -57,7 +57,7 @@ struct DistanceSumsParams {
 };
 void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream);
 
-// Calls run.Launch<capped, biased, dropout>.
+// Calls run.Launch<capped, biased, dropout, of pairs>.
 template <bool... kOptions, typename Run, typename... Flags>
 cudaError_t ChooseOptions(const Run& run, bool flag, Flags... flags) {
   if constexpr (sizeof...(Flags) == 0) {
@@ -69,7 +69,11 @@ cudaError_t ChooseOptions(const Run& run, bool flag, Flags... flags) {
 }
 template <typename Run>
 cudaError_t Choose(const AttentionProblem& p, const Run& run) {
-  return ChooseOptions(run, p.softcap > 0, p.alibi || p.biases != nullptr, p.dropout.below > 0);
+  return ChooseOptions(run, p.softcap > 0, p.alibi || p.biases != nullptr, p.dropout.below > 0, p.pairs > 0);
+}
+constexpr Biases BiasesOf(bool capped, bool biased, bool of_pairs) {
+  if (!biased) return Biases::kNone;
+  return of_pairs && !capped ? Biases::kOfPairs : Biases::kAlong;
 }
 
 // Before a launch; a GPU remembers it.
@@ -87,16 +91,17 @@ struct RunForward {
   static constexpr int kU = kOwnSizes[kSizes].value_head;
   static constexpr int kKeys = kU > 128 ? 64 : 128;  // that fit
 
-  template <bool kCapped, bool kBiased, bool kDropout>
+  template <bool kCapped, bool kBiased, bool kDropout, bool kOfPairs>
   cudaError_t Launch() const {
+    constexpr Biases kBiases = BiasesOf(kCapped, kBiased, kOfPairs);
     // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
     // queries has more that is masked. Draws or caps of three would not fit their registers.
     if constexpr (kE == 64 && !kDropout && !kCapped) {
       constexpr std::int64_t kLong = 4096;
       if (a.problem.keys >= kLong)
-        return LaunchForm<ForwardForm<T, kE, kU, 3, kKeys, kCapped, kBiased, kDropout>>();
+        return LaunchForm<ForwardForm<T, kE, kU, 3, kKeys, kCapped, kBiases, kDropout>>();
     }
-    return LaunchForm<ForwardForm<T, kE, kU, 2, kKeys, kCapped, kBiased, kDropout>>();
+    return LaunchForm<ForwardForm<T, kE, kU, 2, kKeys, kCapped, kBiases, kDropout>>();
   }
 
   template <typename Form>
@@ -131,18 +136,18 @@ struct RunBackward {
   static constexpr OwnSizes kOwn = kOwnSizes[kSizes];
   static constexpr int kTile = kOwn.tile_queries;
 
-  template <bool... kOptions>
+  template <bool kCapped, Biases kBiases, bool kDropout>
   static auto FormOf() {
     if constexpr (kOwn.sums > 128) {
-      return WideBackwardForm<T, kOwn.sums, kOwn.value_head, kOptions...>();
+      return WideBackwardForm<T, kOwn.sums, kOwn.value_head, kCapped, kBiases, kDropout>();
     } else {
-      return BackwardForm<T, kOwn.head, kTile, kOptions...>();
+      return BackwardForm<T, kOwn.head, kTile, kCapped, kBiases, kDropout>();
     }
   }
 
-  template <bool kCapped, bool kBiased, bool kDropout>
+  template <bool kCapped, bool kBiased, bool kDropout, bool kOfPairs>
   cudaError_t Launch() const {
-    using Form = decltype(FormOf<kCapped, kBiased, kDropout>());
+    using Form = decltype(FormOf<kCapped, BiasesOf(kCapped, kBiased, kOfPairs), kDropout>());
     static_assert(Form::kE == kOwn.sums && Form::kKeys == kOwn.block_keys && Form::kTurns == kOwn.turns);
     constexpr int kSharedBytes = BackwardMemory<Form>::kBytes;
     const AttentionProblem& p = a.problem;
@@ -155,6 +160,7 @@ struct RunBackward {
                           .turns = a.turns,
                           .scale = p.scale,
                           .distance_sums = a.distance_sums,
+                          .d_biases = p.d_biases,
                           .dk = p.dk,
                           .dv = p.dv};
     if (p.spans != nullptr) {
@@ -183,7 +189,7 @@ struct RunBackward {
     if (maps.error() != cudaSuccess) return maps.error();
     SumRows(c, params.blocks);
     const std::int64_t distances = 2 * p.distance + 1;
-    if (p.biases != nullptr) {
+    if (p.distance > 0) {
       const std::int64_t sums = p.batch * p.heads * params.blocks * kOwnKeyWarps * distances;
       const cudaError_t error =
           cudaMemsetAsync(a.distance_sums, 0, static_cast<std::size_t>(sums) * sizeof(float), stream);
@@ -194,7 +200,7 @@ struct RunBackward {
     kernel<<<static_cast<unsigned>(params.items), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o,
                                                                                           params);
     FinishRows(c);
-    if (p.biases != nullptr) {
+    if (p.distance > 0) {
       AddDistanceSums({.sums = a.distance_sums,
                        .d_biases = p.d_biases,
                        .batch = static_cast<int>(p.batch),

@@ -107,6 +107,7 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
            .bent_scale = p.softcap > 0 ? p.scale / p.softcap : 0,
            .biases = p.biases,
            .distance = static_cast<int>(p.distance),
+           .pairs = static_cast<int>(p.pairs),
            .drop_below_high = p.dropout.below << 16,
            .keep_scale = p.dropout.scale,
            .key_low = p.dropout.key_low,
@@ -161,6 +162,20 @@ cudaError_t Launch(const Sm90aAttention& a, bool backward, cudaStream_t stream) 
   }
 }
 
+// One sample of a backward pass by itself, with the scratch of the first.
+Sm90aAttention SampleOf(const Sm90aAttention& a, std::int64_t sample) {
+  constexpr std::int64_t kElementBytes = 2;
+  Sm90aAttention one = a;
+  AttentionProblem& p = one.problem;
+  for (AttentionView* view : {&p.q, &p.k, &p.v, &p.o, &p.d_o, &p.dq, &p.dk, &p.dv})
+    view->data = static_cast<std::byte*>(view->data) + sample * view->sample * kElementBytes;
+  p.lse.data += sample * p.lse.sample;
+  if (p.spans != nullptr) p.spans += sample * p.queries * 2;
+  p.dropout.first_sample += sample;
+  p.batch = 1;
+  return one;
+}
+
 cudaError_t Launch(const Sm90aAttention& a, bool backward, cudaStream_t stream) {
   return a.problem.dtype == DType::kBF16 ? Launch<__nv_bfloat16>(a, backward, stream)
                                          : Launch<__half>(a, backward, stream);
@@ -173,8 +188,15 @@ cudaError_t AttentionSm90a(const Sm90aAttention& a, cudaStream_t stream) {
   return attention_sm90a::Launch(a, /*backward=*/false, stream);
 }
 
+// Samples add to the biases of pairs one after the other, in launches of their own, so that each sum has one order.
 cudaError_t AttentionGradSm90a(const Sm90aAttention& a, cudaStream_t stream) {
-  return attention_sm90a::Launch(a, /*backward=*/true, stream);
+  if (a.problem.pairs == 0) return attention_sm90a::Launch(a, /*backward=*/true, stream);
+  for (std::int64_t sample = 0; sample < a.problem.batch; ++sample) {
+    const cudaError_t error =
+        attention_sm90a::Launch(attention_sm90a::SampleOf(a, sample), /*backward=*/true, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace engine::backend::cuda

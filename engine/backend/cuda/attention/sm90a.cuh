@@ -25,6 +25,13 @@ struct Run {
   int row, count, position, first_tile;
 };
 
+// What a kernel is compiled for.
+enum class Biases : std::uint8_t {
+  kNone,
+  kAlong,   // linear ones, or trained ones by distance
+  kOfPairs  // never beside a cap
+};
+
 // What the kernels read of a problem.
 struct Common {
   int heads, kv_heads, group, queries, keys;
@@ -40,7 +47,7 @@ struct Common {
   float softcap;          // 0: none
   float bent_scale;       // scale / softcap
   const void* biases;     // AttentionProblem; null: none
-  int distance;
+  int distance, pairs;
   std::uint32_t drop_below_high;  // drop_below · 2¹⁶
   float keep_scale;
   std::uint32_t key_low, key_high;

@@ -10,6 +10,7 @@ inline constexpr std::int64_t kOwnMostElements = 256;  // of a head
 
 // The farthest distance that may have a bias of its own: scratch has a sum for each distance, for each warp of keys.
 inline constexpr std::int64_t kOwnMostDistance = 1024;
+inline constexpr std::int64_t kOwnMostPlaces = 32768;  // whose pairs have a bias each
 
 // The kernels are made for heads of so many elements of q and k, and of v, and fill up what has fewer with zeros.
 struct OwnSizes {

@@ -135,6 +135,8 @@ namespace {
 
 bool HasNarrowType(const AttentionShape& s) { return s.dtype == DType::kBF16 || s.dtype == DType::kF16; }
 
+bool HasTrainedBiases(const AttentionShape& s) { return s.distance > 0 || s.pairs > 0; }
+
 // What a family of fast kernels does not take: rows of plan::Obstacle with the rule. Checks, plans and launches go by these
 // rows, and errors and hints are made of their words, so that a family's table is all that says what it takes.
 struct Limit {
@@ -186,7 +188,7 @@ constexpr Limit kCudnnLimits[] = {
      "documents across"},
 };
 
-static_assert(kOwnMostElements == 256 && kOwnMostDistance == 1024);
+static_assert(kOwnMostElements == 256 && kOwnMostDistance == 1024 && kOwnMostPlaces == 32768);
 constexpr std::string_view kOwnHeads = "heads of up to 256 elements, in multiples of 8";
 constexpr Limit kOwnLimits[] = {
     {"dtype", HasNarrowType, "attention in fp32", "bf16 and fp16"},
@@ -203,12 +205,12 @@ constexpr Limit kOwnLimits[] = {
      "attention whose scale is no positive number", "a positive scale"},
     {"bias", [](const AttentionShape& s) { return s.distance <= kOwnMostDistance; },
      "attention with biases by distance of more than 1024 places", "a max_distance of up to 1024"},
-    {"bias", [](const AttentionShape& s) { return s.distance == 0 || !s.alibi; },
-     "attention with linear biases beside biases by distance", "one of these biases"},
-    {"bias", [](const AttentionShape& s) { return s.distance == 0 || s.softcap == 0; },
-     "attention with a soft cap beside biases by distance", "no soft cap beside biases by distance"},
-    {"bias", [](const AttentionShape& s) { return s.pairs == 0; }, "attention with a bias for each pair",
-     "biases by distance"},
+    {"bias", [](const AttentionShape& s) { return s.pairs <= kOwnMostPlaces; },
+     "attention with a bias for each pair of more than 32768 places", "up to 32768 places"},
+    {"bias", [](const AttentionShape& s) { return !HasTrainedBiases(s) || !s.alibi; },
+     "attention with linear biases beside trained biases", "one of these biases"},
+    {"bias", [](const AttentionShape& s) { return !HasTrainedBiases(s) || s.softcap == 0; },
+     "attention with a soft cap beside trained biases", "no soft cap beside trained biases"},
     // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
     {"queries",
      [](const AttentionShape& s) { return s.dropout == 0 || s.queries == s.keys || s.queries / 2 % 16 == 0; },
