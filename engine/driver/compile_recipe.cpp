@@ -101,29 +101,6 @@ absl::StatusOr<plan::Plan> CompileBest(const recipe::Recipe& recipe, const compi
   return std::move(takes_whole ? whole->plan : compiled.plan);
 }
 
-absl::Status CheckLayout(const recipe::Recipe& recipe) {
-  const recipe::Parallelism& of = recipe.parallelism;
-  if (recipe.generate.invariant && of.tp > 1) {
-    return InvalidArgument(
-        "with tp = {} the sums of a product are over several ranks, which have not the one order that "
-        "generate.invariant asks for",
-        of.tp);
-  }
-  if (recipe.generate.invariant && of.ep > 1) {
-    return InvalidArgument(
-        "with ep = {} what a token's experts give is added up over several ranks, which have not the one "
-        "order that generate.invariant asks for",
-        of.ep);
-  }
-  if (recipe.generate.invariant && of.cp > 1) {
-    return InvalidArgument(
-        "with cp = {} each rank has a part of a prompt's sequence, and generate.invariant asks for whole "
-        "ones",
-        of.cp);
-  }
-  return absl::OkStatus();
-}
-
 // Of a prompt each rank of cp has two pieces, one from its beginning and one from its end.
 absl::Status CheckPrompts(const std::vector<std::int64_t>& prefill_tokens, std::int64_t cp) {
   for (const std::int64_t tokens : prefill_tokens) {
@@ -195,7 +172,6 @@ void SetForGeneration(recipe::Recipe* recipe) {
 absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options,
                                              const GenerationShape& shape) {
-  RETURN_IF_ERROR(CheckLayout(recipe));
   const std::int64_t ranks = SlotRanks(recipe);
   RETURN_IF_ERROR(CheckSlots(shape.slots, ranks));
   RETURN_IF_ERROR(CheckPrompts(shape.prefill_tokens, recipe.parallelism.cp));

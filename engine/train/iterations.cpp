@@ -89,7 +89,7 @@ absl::Status Iterations::TrainOnce() {
   const std::int32_t program = ProgramAt(position_.consumed_samples);
   const std::int64_t next_samples = position_.consumed_samples + batch;
   const bool more = position_.iteration + 1 < run_.recipe.iterations() && !IsLeftOut(position_.iteration + 2);
-  bool beside = false;
+  const bool beside = run_.ranks->executors()[0]->backend().asynchronous();  // as every rank's
   const bool profiled = ProfilesNow();
   if (profiled) {
     for (const auto& rank : run_.ranks->executors()) profile_.try_emplace(rank->rank());
@@ -105,8 +105,7 @@ absl::Status Iterations::TrainOnce() {
                !status.ok()) {
       return run_.OnDevice(status, work, rank);
     }
-    if (!rank.backend().asynchronous()) return absl::OkStatus();
-    if (rank.rank() == 0) beside = true;
+    if (!beside) return absl::OkStatus();
     // An evaluation in between reads its inputs into the same memory.
     if (more && !EvaluationDue(run_.recipe, position_.iteration + 1))
       rank.Prefetch(FeedOf(next_samples), ProgramAt(next_samples));

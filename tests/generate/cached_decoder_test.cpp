@@ -407,8 +407,6 @@ invariant = true
         "what layers.0.mlp.experts.drop (drop) gives of a token depends on the other tokens, so that none "
         "has bits "
         "of its own");
-  CHECK(mistake_of("", "", "ep = 2") ==
-        "with ep 2 what a token's experts give is added up over several ranks, in no order of its own");
   CHECK(mistake_of("", "", "expert_rows = 1.5") ==
         "with expert_rows 1.5 what a token's experts give is added up in an order that depends on the other "
         "tokens");

@@ -81,7 +81,8 @@ TEST_CASE("attention") {
     const bool has_sinks = sinks < in.size() && in[sinks].type().shape.rank() == 1;
     const size_t biases = has_sinks ? sinks + 1 : sinks;
     const std::int64_t distance = test.attributes.Int("distance", 0);
-    REQUIRE(in.size() == (distance > 0 ? biases + 1 : biases));
+    const std::int64_t pairs = test.attributes.Int("pairs", 0);
+    REQUIRE(in.size() == (distance > 0 || pairs > 0 ? biases + 1 : biases));
     const double cap = test.attributes.Has("softcap") ? test.attributes.Float("softcap") : 0.0;
     const bool alibi = test.attributes.Int("alibi", 0) != 0;
     double worst = 0;
@@ -111,6 +112,7 @@ TEST_CASE("attention") {
                                                          : j - i + distance;
           score += in[biases].Get(h * (2 * distance + 1) + column);
         }
+        if (pairs > 0) score += in[biases].Get((h * pairs + i) * pairs + j);
         weights.push_back(seen ? std::exp(score) : 0.0);
         sum += weights.back();
       }

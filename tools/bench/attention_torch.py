@@ -4,7 +4,8 @@
   python3 attention_torch.py 'NAME PEERS SHAPE' ['NAME PEERS SHAPE' ...]
 
 SHAPE is one of `engine doctor --attention` (docs/cuda-backend.md), PEERS a comma list of
-  cudnn   scaled_dot_product_attention by cuDNN: no mask or a causal one, dropout
+  cudnn   scaled_dot_product_attention by cuDNN: no mask or a causal one, dropout; a bias for each pair, without a mask
+  cudnn-fixed  the same with biases that have no gradient
   flash   the same by FlashAttention 2
   flex    torch.compile of flex_attention, with a block mask and, for soft caps and biases, a score_mod: no dropout
 For each NAME, peer and pass, a JSON object is printed behind the prefix RESULT: "ms", a median, or "why_not".
@@ -23,7 +24,7 @@ MOST_REPETITIONS = 200
 SLOW_MS = 400  # what takes so long is timed once
 MOST_SLEEP_S = 0.1
 CLOCK_HZ = 2e9  # at most: how long torch.cuda._sleep holds the GPU up
-DEFAULTS = {"batch": 1, "mask": "causal", "window": 0, "softcap": 0.0, "dropout": 0.0, "alibi": 0, "distance": 0, "sinks": 0, "packed": 0,
+DEFAULTS = {"batch": 1, "mask": "causal", "window": 0, "softcap": 0.0, "dropout": 0.0, "alibi": 0, "distance": 0, "pairs": 0, "sinks": 0, "packed": 0,
             "dtype": "bf16", "documents": ()}
 FLOATS = {"softcap", "dropout"}
 WORDS = {"mask", "dtype"}
@@ -56,6 +57,8 @@ def why_not(peer, shape):
                        ("documents", "documents")):
         if shape[key]:
             return f"scaled_dot_product_attention has no {words}"
+    if shape["pairs"] and (peer == "flash" or shape["mask"] == "causal"):
+        return "a bias for each pair is cuDNN's alone, without a mask"
     if shape["mask"] == "causal" and shape["keys"] != shape["length"]:
         return "its causal mask begins at the first key"
     return ""
@@ -72,20 +75,21 @@ def document_numbers(lengths):
     return [number for number, length in enumerate(lengths) for _ in range(length)]
 
 
-# -- the peers: functions of q, k, v and sinks
+# -- the peers: functions of q, k, v, sinks and biases
 def sdpa(torch, shape, backend):
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    backend = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}[backend]
+    backend = SDPBackend.FLASH_ATTENTION if backend == "flash" else SDPBackend.CUDNN_ATTENTION
 
-    def run(q, k, v, _):
+    def run(q, k, v, _, biases):
+        bias = None if biases is None else biases[None, :, :shape["length"], :shape["keys"]]
         with sdpa_kernel(backend):
             return torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, dropout_p=shape["dropout"], is_causal=shape["mask"] == "causal",
+                q, k, v, attn_mask=bias, dropout_p=shape["dropout"], is_causal=shape["mask"] == "causal",
                 enable_gqa=shape["kv_heads"] != shape["heads"])
     return run
 
 
-def flex(torch, shape):
+def flex(torch, shape, pairs):
     from torch.nn.attention import flex_attention as module
     length, keys = shape["length"], shape["keys"]
     behind, window, softcap = keys - length, shape["window"], shape["softcap"]
@@ -110,14 +114,16 @@ def flex(torch, shape):
             score = score - slopes[h] * (q + behind - kv)
         if distance:
             score = score + biases[h, torch.clamp(kv - q - behind, -distance, distance) + distance]
+        if pairs is not None:
+            score = score + pairs[h, q + behind, kv]
         return score
 
     masked = causal or documents
     block_mask = torch.compile(module.create_block_mask)(mask_mod, None, None, length, keys, device="cuda") if masked else None
     options = {"block_mask": block_mask, "enable_gqa": shape["kv_heads"] != shape["heads"],
-               "score_mod": score_mod if softcap or distance or shape["alibi"] else None}
+               "score_mod": score_mod if softcap or distance or shape["pairs"] or shape["alibi"] else None}
 
-    def with_sinks(q, k, v, sinks):
+    def with_sinks(q, k, v, sinks, _):
         if hasattr(module, "AuxRequest"):
             o, auxiliary = module.flex_attention(q, k, v, return_aux=module.AuxRequest(lse=True), **options)
             lse = auxiliary.lse
@@ -125,7 +131,7 @@ def flex(torch, shape):
             o, lse = module.flex_attention(q, k, v, return_lse=True, **options)
         return (o * torch.sigmoid(lse - sinks.float()[None, :, None]).unsqueeze(-1)).to(o.dtype)
 
-    def plain(q, k, v, _):
+    def plain(q, k, v, *_):
         return module.flex_attention(q, k, v, **options)
 
     torch._dynamo.reset()
@@ -166,10 +172,14 @@ def works(torch, shape, peer):
         (shape["keys"], shape["kv_heads"], shape["value_head"])))
     d_o = tensor(shape["length"], shape["heads"], shape["value_head"]).transpose(1, 2)
     sinks = torch.randn(shape["heads"], device="cuda", dtype=dtype).requires_grad_() if shape["sinks"] else None
-    run = flex(torch, shape) if peer == "flex" else sdpa(torch, shape, peer)
-    o = run(q, k, v, sinks)
-    inputs = [x for x in (q, k, v, sinks) if x is not None]
-    return {"forward": lambda: run(q, k, v, sinks),
+    biases = None
+    if shape["pairs"]:
+        biases = torch.randn(shape["heads"], shape["pairs"], shape["pairs"], device="cuda", dtype=dtype)
+        biases.requires_grad_(peer != "cudnn-fixed")
+    run = flex(torch, shape, biases) if peer == "flex" else sdpa(torch, shape, peer)
+    o = run(q, k, v, sinks, biases)
+    inputs = [x for x in (q, k, v, sinks, biases) if x is not None and x.requires_grad]
+    return {"forward": lambda: run(q, k, v, sinks, biases),
             "backward": lambda: torch.autograd.grad(o, inputs, d_o, retain_graph=True)}
 
 

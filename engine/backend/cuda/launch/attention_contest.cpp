@@ -125,7 +125,9 @@ class TrialOperands {
     const bool is_int = view.dtype == DType::kI32;
     if (is_int && view.shape.rank() == 3) return FillSpans(view, QueryPositions(), documents, shape.keys);
     if (is_int) return FillPositions(view, QueryPositions());
-    if (view.shape.rank() == 3) return FillLse(view, shape.keys);
+    const bool is_lse =
+        view.shape == Shape{shape.batch, shape.queries, shape.heads} && view.dtype == DType::kF32;
+    if (is_lse) return FillLse(view, shape.keys);
     ASSIGN_OR_RETURN(const cudaDataType type, ToCudaType(view.dtype));
     return FillRandom(stream, view.data, BytesOf(view), type, input);
   }
