@@ -401,9 +401,9 @@ def spoilt(bench, layout, fault, seeds, text):
             if run.wait(bench.options.limit) == 0:
                 continue
             bench.ended(run, 1, [MACHINE], text)
-            others = re.findall(r"^rank .* other bits in .*$", run.log(), re.MULTILINE)
-            if len(others) != 1:
-                raise Failed(f"blames {others}")
+            blamed = re.findall(r"^rank \d+ \(\S+\) \w+ other bits in .*$", run.log(), re.MULTILINE)
+            if len(blamed) != 1:
+                raise Failed(f"blames {blamed}")
             return time.monotonic() - begin
     raise Failed(f"{fault}: the run ended well with {seeds} seeds")
 
