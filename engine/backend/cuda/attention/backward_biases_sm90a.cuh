@@ -85,28 +85,15 @@ struct PairGradients {
       const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) const {
     const int places = p.common.pairs;
     float* const sums = p.d_biases + static_cast<std::int64_t>(head) * places * places + first;
-    const bool even = places % 2 == 0;
-    const int odd = static_cast<int>(threadIdx.x) / 4 % 2;
 #pragma unroll
     for (int i = 0; i < BackwardState<Form>::kScores / 2; ++i) {
       const float2 d = PairToFloat(typename Form::T(), d_scores[i]);
       float* const at = sums + i / 2 * 8 * places + i % 2 * 8;
-      if (even) {  // lanes with keys side by side take a query each: two numbers that lie side by side
-        const float other = __shfl_xor_sync(kAllLanes, odd != 0 ? d.x : d.y, 4);
-        AddTwo(at + odd * (places - 1), odd != 0 ? float2{other, d.y} : float2{d.x, other});
-      } else {
-        if (d.x != 0) atomicAdd(at, d.x);
-        if (d.y != 0) atomicAdd(at + places, d.y);
-      }
+      if (d.x != 0) atomicAdd(at, d.x);
+      if (d.y != 0) atomicAdd(at + places, d.y);
     }
   }
   __device__ __forceinline__ void Finish(const BackwardParams&, std::uint32_t) {}
-
- private:
-  static __device__ __forceinline__ void AddTwo(float* to, float2 two) {
-    if (two.x == 0 && two.y == 0) return;
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(two.x), "f"(two.y) : "memory");
-  }
 };
 template <typename Form>
 using BiasGradientsOf = std::conditional_t<

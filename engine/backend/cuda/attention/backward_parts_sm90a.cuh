@@ -441,17 +441,9 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
     weigh([](float x, float factor, float of_row, int, int) { return fmaf(x, factor, -of_row); });
   } else if constexpr (Form::kOfPairs) {
     const BiasesByPair<T> biases(c, t.of_biases);
-#pragma unroll
-    for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
-      const float2 of_rows = LoadPair(lse + i * 32 + lane % 4 * 8);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float2 bias = biases.TwoQueries(position + 8 * i, key + 8 * half);
-        float* two = &s.scores[4 * i + 2 * half];
-        two[0] = Exp2(fmaf(two[0], c.scale_log2, fmaf(bias.x, kLog2E, -of_rows.x)));
-        two[1] = Exp2(fmaf(two[1], c.scale_log2, fmaf(bias.y, kLog2E, -of_rows.y)));
-      }
-    }
+    weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
+      return fmaf(x, factor, biases.At(position + of_query, key + of_key) - of_row);
+    });
   } else if (Form::kCapped || c.biases == nullptr) {  // trained biases are never beside a cap
     const float slope = t.slope();
     const float at_first = -slope * static_cast<float>(position - key);

@@ -30,7 +30,7 @@ struct BiasesByDistance {
   }
 };
 
-// The biases of a head's pairs. What is behind the last place has some other bias: it is masked, or no row of the problem.
+// The biases of a head's pairs, times log2(e). What is behind the last place has some other bias: it is masked, or no row of the problem.
 template <typename T>
 struct BiasesByPair {
   const T* of_head;
@@ -42,27 +42,19 @@ struct BiasesByPair {
   __device__ __forceinline__ const T* RowOf(int query) const {
     return of_head + min(query, places - 1) * places;
   }
-  __device__ __forceinline__ float At(const T* row, int key) const {
-    return ToFloat(__ldg(row + min(key, places - 1)));
+  __device__ __forceinline__ float At(int query, int key) const {
+    return ToFloat(__ldg(RowOf(query) + min(key, places - 1))) * kLog2E;
   }
   // Of a key that is even, and the next one.
-  __device__ __forceinline__ float2 TwoKeys(const T* row, int key) const {
-    if (places % 2 != 0) return {At(row, key), At(row, key + 1)};
-    return PairToFloat(T(), WordAt(row, key));
-  }
-  // Of a query and the next one. The lane's key is even where lane / 4 is, and the lane beside it, lane ^ 4, has the same queries and
-  // the key beside: each reads both keys of one query. All lanes of the warp call it.
-  __device__ __forceinline__ float2 TwoQueries(int query, int key) const {
-    if (places % 2 != 0) return {At(RowOf(query), key), At(RowOf(query + 1), key)};
-    const int odd = static_cast<int>(threadIdx.x) / 4 % 2;
-    const std::uint32_t own = WordAt(RowOf(query + odd), key - odd);
-    const std::uint32_t other = __shfl_xor_sync(kAllLanes, own, 4);
-    return PairToFloat(T(), odd ? __byte_perm(other, own, 0x7632U) : __byte_perm(own, other, 0x5410U));
-  }
-
- private:
-  __device__ __forceinline__ std::uint32_t WordAt(const T* row, int key) const {
-    return __ldg(reinterpret_cast<const std::uint32_t*>(row + min(key, places - 2)));
+  __device__ __forceinline__ float2 TwoAt(const T* row, int key) const {
+    float2 two;
+    if (places % 2 == 0) {
+      const int at = min(key, places - 2);
+      two = PairToFloat(T(), __ldg(reinterpret_cast<const std::uint32_t*>(row + at)));
+    } else {
+      two = {ToFloat(__ldg(row + min(key, places - 1))), ToFloat(__ldg(row + min(key + 1, places - 1)))};
+    }
+    return {two.x * kLog2E, two.y * kLog2E};
   }
 };
 

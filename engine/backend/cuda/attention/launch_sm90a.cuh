@@ -32,9 +32,6 @@ class TensorMaps {
   // value_head.
   CUtensorMap Queries(const AttentionView& view, std::int64_t elements, const HeadBox& box);
   CUtensorMap Keys(const AttentionView& view, std::int64_t elements, const HeadBox& box);
-  // Of the biases of pairs: rows are queries' places, elements are keys'. Of a multiple of kPlacesOfMap of them.
-  static constexpr std::int64_t kPlacesOfMap = 8;  // strides are multiples of 16 bytes
-  CUtensorMap Pairs(const HeadBox& box);
   // Why the driver refused the first map that it did refuse; cudaSuccess: it has made all.
   cudaError_t error() const { return error_; }
 
@@ -97,16 +94,14 @@ struct RunForward {
   template <bool kCapped, bool kBiased, bool kDropout, bool kOfPairs>
   cudaError_t Launch() const {
     constexpr Biases kBiases = BiasesOf(kCapped, kBiased, kOfPairs);
-    // Beside biases in shared memory.
-    constexpr int kBlock = kBiases == Biases::kOfPairs && kE > 128 ? 64 : kKeys;
     // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
-    // queries has more that is masked. Draws, caps or biases of pairs of three would not fit their registers.
-    if constexpr (kE == 64 && !kDropout && !kCapped && kBiases != Biases::kOfPairs) {
+    // queries has more that is masked. Draws or caps of three would not fit their registers.
+    if constexpr (kE == 64 && !kDropout && !kCapped) {
       constexpr std::int64_t kLong = 4096;
       if (a.problem.keys >= kLong)
-        return LaunchForm<ForwardForm<T, kE, kU, 3, kBlock, kCapped, kBiases, kDropout>>();
+        return LaunchForm<ForwardForm<T, kE, kU, 3, kKeys, kCapped, kBiases, kDropout>>();
     }
-    return LaunchForm<ForwardForm<T, kE, kU, 2, kBlock, kCapped, kBiases, kDropout>>();
+    return LaunchForm<ForwardForm<T, kE, kU, 2, kKeys, kCapped, kBiases, kDropout>>();
   }
 
   template <typename Form>
@@ -122,11 +117,6 @@ struct RunForward {
     const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
     const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());
     const CUtensorMap o = maps.Queries(p.o, p.value_head, {64, Form::O::kPartColumns});  // a warpgroup's
-    CUtensorMap biases{};
-    if constexpr (Form::kOfPairs) {
-      params.boxes_biases = p.pairs % TensorMaps::kPlacesOfMap == 0;
-      if (params.boxes_biases) biases = maps.Pairs(BoxOf<typename Form::PairBiases>());
-    }
     if (maps.error() != cudaSuccess) return maps.error();
     if (params.items > a.multiprocessors) {
       params.taken = a.taken;
@@ -134,7 +124,7 @@ struct RunForward {
       if (error != cudaSuccess) return error;
     }
     kernel<<<std::min(a.multiprocessors, params.items), Form::kThreads, Form::kSharedBytes, stream>>>(
-        q, k, v, o, biases, params);
+        q, k, v, o, params);
     return cudaGetLastError();
   }
 };

@@ -55,14 +55,6 @@ CUtensorMap TensorMaps::Keys(const AttentionView& view, std::int64_t elements, c
   return Make(keys, elements, p_.keys, 1, key_samples_, box);
 }
 
-CUtensorMap TensorMaps::Pairs(const HeadBox& box) {
-  const std::int64_t of_head = p_.pairs * p_.pairs;
-  const std::int64_t group = p_.heads / p_.kv_heads;
-  const AttentionView view = {const_cast<void*>(p_.biases), p_.heads * of_head, p_.pairs, group * of_head,
-                              of_head};
-  return Make(view, p_.pairs, p_.pairs, group, /*samples=*/1, box);
-}
-
 namespace {
 
 // A block 32 rows of a head: each of its warps adds every eighth part, in a fixed order.

@@ -208,21 +208,14 @@ struct BoxedMatrix {
     }
   }
 
-  // Writes or reads pairs of a step of 16 columns as hopper::StoreFourMatrices does: `row` is the one that this lane gives the address of.
+  // Writes pairs of a step of 16 columns as hopper::StoreFourMatrices does: `row` is the one that this lane gives the address of.
   static __device__ __forceinline__ void StorePairs(std::uint32_t shared, int row, int step,
                                                     const std::uint32_t (&pairs)[4]) {
-    hopper::StoreFourMatrices(PairsAt(shared, row, step), pairs);
-  }
-  static __device__ __forceinline__ void LoadPairs(std::uint32_t shared, int row, int step,
-                                                   std::uint32_t (&pairs)[4]) {
-    hopper::LoadFourMatrices(PairsAt(shared, row, step), pairs);
-  }
-
- private:
-  static __device__ __forceinline__ std::uint32_t PairsAt(std::uint32_t shared, int row, int step) {
     constexpr int kSteps = kPart / 16;
     const int byte = step % kSteps * 32 + static_cast<int>(threadIdx.x) % kWarp / 16 * 16;
-    return shared + step / kSteps * kPartBytes + row * kRowBytes + hopper::Swizzled<kRowBytes>(row, byte);
+    hopper::StoreFourMatrices(
+        shared + step / kSteps * kPartBytes + row * kRowBytes + hopper::Swizzled<kRowBytes>(row, byte),
+        pairs);
   }
 };
 
