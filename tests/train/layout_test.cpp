@@ -186,6 +186,56 @@ TEST_CASE("parameters in shards, and exchange behind computation, change no bit 
   }
 }
 
+// How many sums of the plan are left to their readers, and read directly.
+struct LeftSums {
+  std::int64_t left = 0, direct = 0;
+};
+LeftSums LeftSumsOf(const plan::Plan& plan) {
+  LeftSums sums;
+  for (const plan::Segment& segment : plan.stages[0].segments) {
+    for (const plan::Instruction& i : segment.instructions) {
+      sums.left += i.LeavesAddition() ? 1 : 0;
+      sums.direct += i.LeavesAddition() && i.direct() ? 1 : 0;
+    }
+  }
+  return sums;
+}
+
+TEST_CASE(
+    "sums are added up by their exchange where generation is to have their bits, and arrive where they are "
+    "traced") {
+  const state::Device device = PushingDevice();
+  const auto sums_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = SetsOf("tp=2");
+    sets.insert(sets.end(), more.begin(), more.end());
+    const auto plan = driver::CompileRecipe(MakeRecipe(kLlamaLike, sets), {.profile = device.profile});
+    REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+    return LeftSumsOf(*plan);
+  };
+  CHECK(sums_of({}).direct >= 8);
+  const LeftSums traced = sums_of({"guard.rerun=true", "guard.trace=true", "checkpoint.interval=2"});
+  CHECK(traced.left >= 8);
+  CHECK(traced.direct == 0);
+  CHECK(sums_of({"generate.invariant=true"}).left == 0);
+}
+
+TEST_CASE("where a device adds up few ranks in one order, generation of the same bits has no more") {
+  state::Device device = PushingDevice();
+  device.profile.ordered_ranks = 2;
+  const auto mistake_of = [&](const std::string& layout, const std::string& more) {
+    std::vector<std::string> sets = SetsOf(layout);
+    sets.insert(sets.end(), {"model.attention.kv_heads=4", more});
+    return std::string(
+        Message(driver::CompileRecipe(MakeRecipe(kLlamaLike, sets), {.profile = device.profile}).status()));
+  };
+  CHECK(mistake_of("tp=2", "generate.invariant=true").empty());
+  CHECK(mistake_of("tp=4", "generate.invariant=false").empty());
+  CHECK(
+      mistake_of("tp=4", "generate.invariant=true") ==
+      "generate.invariant: the cpu executor adds up what 4 ranks of tp give in an order that depends on how "
+      "many tokens there are; at most 2 have one order");
+}
+
 TEST_CASE("sums that are left to their readers have the bits of those that are not") {
   for (const char* model : {kGptLike, kLlamaLike}) {
     for (const char* sets :
@@ -200,14 +250,7 @@ TEST_CASE("sums that are left to their readers have the bits of those that are n
       const state::Device device = PushingDevice();
       const auto plan = driver::CompileRecipe(recipe, {.profile = device.profile});
       REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
-      std::int64_t left = 0;
-      std::int64_t direct = 0;
-      for (const plan::Segment& segment : plan->stages[0].segments) {
-        for (const plan::Instruction& i : segment.instructions) {
-          left += i.LeavesAddition() ? 1 : 0;
-          direct += i.LeavesAddition() && i.direct() ? 1 : 0;
-        }
-      }
+      const auto [left, direct] = LeftSumsOf(*plan);
       CHECK(left >= 8);
       // Behind halves nothing is read directly; evaluation has none.
       if (recipe.parallelism.exchange == "push") {
