@@ -1,7 +1,9 @@
 #include "engine/checkpoint/hdf5_library.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <new>
 #include <vector>
 
 namespace engine::checkpoint {
@@ -23,9 +25,18 @@ Hid SmallFloat(std::size_t exponent_bits, std::size_t exponent_bias) {
   return type;
 }
 
+// Far more than what a file's layout takes. The system is asked, as an allocation that nothing is written to may be optimized away.
+void ExpectRoom() {
+  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  void* const room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) throw std::bad_alloc();
+  munmap(room, kBytes);
+}
+
 }  // namespace
 
 Hdf5Session::Hdf5Session() : lock_(GlobalLock()) {
+  ExpectRoom();
   H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }

@@ -1,6 +1,6 @@
 // The few pieces of HDF5 that checkpoints use. HDF5 1.10 crashes the process when a disk fails under it, so
 // it never sees one: it lays its files out in memory, and our own code, whose errors are statuses, takes them
-// to the disk.
+// to the disk. It crashes where memory ends, too, so that there has to be some left before it is used.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -20,7 +20,7 @@ namespace engine::checkpoint {
 // thread.
 class Hdf5Session {
  public:
-  Hdf5Session();
+  Hdf5Session();  // throws std::bad_alloc where less than 32 MiB of memory are left
   ~Hdf5Session();
   Hdf5Session(const Hdf5Session&) = delete;
   Hdf5Session& operator=(const Hdf5Session&) = delete;

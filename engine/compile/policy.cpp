@@ -210,11 +210,11 @@ void AddNotes(const recipe::Recipe& recipe, const CompileOptions& options, Polic
 }
 
 // A reader adds in float32 what an exchange would have rounded: so the exchange itself adds where generation, whose plans may exchange in
-// another way, is to have the bits of training. What is read from another rank's memory cannot be traced.
+// another way, is to have the bits of training. It does, too, where what a rank gets is traced: a reader's terms lie in another rank's memory, or, where
+// ranks do not reach each other's, are summed already.
 plan::Addition AdditionOf(const recipe::Recipe& recipe) {
-  if (recipe.generate.invariant) return plan::Addition::kByExchange;
-  const bool direct = recipe.parallelism.exchange == "auto" && !recipe.guard.trace;
-  return direct ? plan::Addition::kByDirectReader : plan::Addition::kByReader;
+  if (recipe.generate.invariant || recipe.guard.trace) return plan::Addition::kByExchange;
+  return recipe.parallelism.exchange == "auto" ? plan::Addition::kByDirectReader : plan::Addition::kByReader;
 }
 
 }  // namespace

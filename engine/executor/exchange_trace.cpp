@@ -72,15 +72,13 @@ absl::StatusOr<std::unique_ptr<backend::Launch>> TracingCommunicator::Prepare(ba
         "whatever was there before",
         instruction.name);
   }
-  if (instruction.direct())
-    return FailedPrecondition("{}: what a kernel reads from another rank is not hashed", instruction.name);
+  if (instruction.LeavesAddition())
+    return FailedPrecondition("{}: a sum that its reader makes cannot be hashed", instruction.name);
   const bool in_parts = instruction.IsBucketExchange();
   const bool gathers = in_parts && instruction.collective() == plan::Collective::kAllGather;
   const bool scatters = in_parts && instruction.collective() == plan::Collective::kReduceScatter;
   const std::span<std::byte> given = gathers ? OwnPart(args.input, args) : BytesOf(args.input);
-  std::span<std::byte> got = scatters ? OwnPart(args.output, args) : BytesOf(args.output);
-  // The sum's reader finds the other rank's term there.
-  if (instruction.LeavesAddition()) got = args.scratch.first(got.size());
+  const std::span<std::byte> got = scatters ? OwnPart(args.output, args) : BytesOf(args.output);
   const DType dtype = args.output.dtype;
   std::string name = fmt::format("{} of ranks {}", instruction.name, fmt::join(args.group, ", "));
   ASSIGN_OR_RETURN(std::unique_ptr<backend::Launch> launch, inner_->Prepare(std::move(args)));

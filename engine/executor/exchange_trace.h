@@ -26,7 +26,7 @@ struct TracedBytes {
 
 // Around a communicator. The backend hashes what an exchange reads before it on its stream, and what it made behind Launch::Finish on the
 // computation's stream, so each exchange has to be finished. Prepare's error besides: values with slots, behind whose last row there is whatever
-// was there before; sums whose reader fetches the other rank's term, which then lies nowhere here.
+// was there before; sums that their readers make (plan::Addition).
 class TracingCommunicator final : public backend::Communicator {
  public:
   // `backend` must outlive it. It hashes up to `most` times between two calls of Take.

@@ -81,6 +81,7 @@ absl::Status RankExecutor::StartTrace() {
     }
     most = std::max(most, times);
   }
+  if (most == 0) return absl::OkStatus();  // one rank
   RETURN_IF_ERROR(backend_->PrepareHashes(most));
   auto trace = std::make_unique<TracingCommunicator>(std::move(communicator_), plan_, backend_.get(), most);
   trace_ = trace.get();

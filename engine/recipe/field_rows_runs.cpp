@@ -351,8 +351,9 @@ Rows TrainingRows() {
                "what is done."),
       FIELD(guard.trace)
           .Doc("Whether ranks hash all that they give to each other and get, so that rerun names the rank, "
-               "or the exchange, where other bits came from. No program is recorded then, and sums are not "
-               "read from other ranks' memory."),
+               "or the exchange, where other bits came from. No program with exchange is recorded then, and "
+               "no sum is left to "
+               "the kernel that reads it."),
       FIELD(guard.hash_interval)
           .Between(0, kMaxCount)
           .Unit("iterations")

@@ -48,6 +48,18 @@ void InvariantExpertsHaveOnePass(const RuleContext& c) {
   }
 }
 
+// Generation has no sequence parallelism, and splits each expert over all of tp.
+void InvariantExpertsAreSplitAlike(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (!c.recipe.generate.invariant || p.expert_tp != 1 || p.tp == 1) return;
+  c.Error({kInvariant, "parallelism.expert_tp"},
+          fmt::format("with expert_tp 1 training has each expert whole on one rank, and generation splits it "
+                      "over tp {}, whose "
+                      "sums are rounded otherwise",
+                      p.tp),
+          fmt::format("expert_tp {}; or {}", p.tp, kOff));
+}
+
 void InvariantAttentionIsFast(const RuleContext& c) {
   if (!c.recipe.generate.invariant || c.recipe.precision.attention == "fast") return;
   c.Error({kInvariant, "precision.attention"},
@@ -71,6 +83,7 @@ std::vector<Rule> GenerateRules() {
       {{kInvariant, "parallelism.tp", "parallelism.ep", "cluster.device"}, InvariantSumsHaveOneOrder},
       {{kInvariant, "precision.compute"}, InvariantNumbersStandAlone},
       {{kInvariant, "parallelism.expert_rows"}, InvariantExpertsHaveOnePass},
+      {{kInvariant, "parallelism.expert_tp", "parallelism.tp"}, InvariantExpertsAreSplitAlike},
       {{kInvariant, "precision.attention"}, InvariantAttentionIsFast},
       {{kInvariant, "generate.cache_dtype"}, InvariantCachesAreExact},
   };

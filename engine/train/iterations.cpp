@@ -114,12 +114,11 @@ absl::Status Iterations::TrainOnce() {
   ++position_.iteration;
   position_.consumed_samples = next_samples;
   started_.push_back({position_.iteration, position_.consumed_samples, batch});
-  const bool wait_for_all = !beside || !more || profiled || ProfilesNow() ||
-                            EvaluationDue(run_.recipe, position_.iteration) ||
-                            CheckpointDue(run_.recipe, position_.iteration) ||
-                            CopiesAreCompared(run_.recipe, position_.iteration) ||
-                            HistogramsDue(run_.recipe, position_.iteration) ||
-                            run_.IsKept(position_.iteration) || stop_.requested();
+  const bool wait_for_all =
+      !beside || !more || profiled || ProfilesNow() || EvaluationDue(run_.recipe, position_.iteration) ||
+      CheckpointDue(run_.recipe, position_.iteration) ||
+      CopiesAreCompared(run_.recipe, position_.iteration) ||
+      HistogramsDue(run_.recipe, position_.iteration) || run_.IsKept(position_.iteration);
   while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
   return absl::OkStatus();
 }

@@ -86,8 +86,9 @@ TEST_CASE("process: too little memory is said, with exit code 1, whichever threa
   const TinyRun tiny;
   const auto limited = [&](int mib, const std::string& more) {
     return RunShell("(ulimit -v " + std::to_string(mib * 1024) + "; exec " ENGINE_BINARY " run " +
-                    tiny.recipe + " --set parallelism.dp=2 --threads 4 --out " + tiny.out +
-                    std::to_string(mib) + more + ")");
+                    tiny.recipe +
+                    " --set parallelism.dp=2 --set checkpoint.final_patience=0 --threads 4 --out " +
+                    tiny.out + std::to_string(mib) + more + ")");
   };
   const auto is_told = [](const std::string& output) {
     for (const char* reason :

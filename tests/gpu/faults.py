@@ -55,7 +55,7 @@ HELLO_S = 5      # after which a stranger who says nothing is dropped
 HEARTBEAT_S, HANG_S, JOIN_S = 2, 3, 10
 NEVER = 30_000  # iterations: minutes; the order of many more samples takes long to make
 ENDLESS = ("--set", f"training.iterations={NEVER}")
-TRACED = ("tp2", "sp2", "cp2", "tp2push")  # exchange of each kind: in line, beside computation, by copy engines
+TRACED = ("tp2", "sp2", "cp2", "cp2z3", "tp2push")  # exchange of each kind: in line, beside computation, by copy engines
 SAVED = re.compile(r"iteration_(\d+)$")
 
 
