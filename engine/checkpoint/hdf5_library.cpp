@@ -27,7 +27,7 @@ Hid SmallFloat(std::size_t exponent_bits, std::size_t exponent_bias) {
 
 // Far more than what a file's layout takes. The system is asked, as an allocation that nothing is written to may be optimized away.
 void ExpectRoom() {
-  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  constexpr std::size_t kBytes = std::size_t{128} << 20;
   void* const room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) throw std::bad_alloc();
   munmap(room, kBytes);

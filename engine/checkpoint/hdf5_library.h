@@ -20,7 +20,7 @@ namespace engine::checkpoint {
 // thread.
 class Hdf5Session {
  public:
-  Hdf5Session();  // throws std::bad_alloc where less than 32 MiB of memory are left
+  Hdf5Session();  // throws std::bad_alloc where less than 128 MiB of memory are left
   ~Hdf5Session();
   Hdf5Session(const Hdf5Session&) = delete;
   Hdf5Session& operator=(const Hdf5Session&) = delete;

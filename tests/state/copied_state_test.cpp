@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,12 +31,16 @@ struct CopiesOfAll {
   }
   state::CopiedState::ReadCopy Reader() {
     return [this](std::int64_t rank, std::int64_t offset, std::span<std::byte> out) {
-      read.push_back(rank);
+      {
+        const std::lock_guard<std::mutex> lock(mutex);  // ranks are threads, and read at the same time
+        read.push_back(rank);
+      }
       return MemoryCopies::ReadAt(files.numbers[static_cast<size_t>(rank)], kCopyTag, 2, offset, out);
     };
   }
 
   const MemoryFiles files;
+  std::mutex mutex;
   std::vector<std::int64_t> read;  // ranks, of each part that was read
 };
 
