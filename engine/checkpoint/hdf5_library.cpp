@@ -3,8 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <new>
 #include <vector>
+
+#include "engine/base/status.h"
 
 namespace engine::checkpoint {
 namespace {
@@ -25,18 +26,18 @@ Hid SmallFloat(std::size_t exponent_bits, std::size_t exponent_bias) {
   return type;
 }
 
-// Far more than what a file's layout takes. The system is asked, as an allocation that nothing is written to may be optimized away.
-void ExpectRoom() {
-  constexpr std::size_t kBytes = std::size_t{128} << 20;
-  void* const room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (room == MAP_FAILED) throw std::bad_alloc();
-  munmap(room, kBytes);
-}
-
 }  // namespace
 
+// The system is asked, as an allocation that nothing is written to may be optimized away.
+absl::Status ExpectMemoryForHdf5() {
+  constexpr std::size_t kBytes = std::size_t{128} << 20;
+  void* const room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return ResourceExhausted("not enough memory");
+  munmap(room, kBytes);
+  return absl::OkStatus();
+}
+
 Hdf5Session::Hdf5Session() : lock_(GlobalLock()) {
-  ExpectRoom();
   H5Eget_auto2(H5E_DEFAULT, &printer_, &printer_data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }

@@ -16,11 +16,14 @@
 
 namespace engine::checkpoint {
 
+// To be asked before files are laid out. Error: less than 128 MiB of memory are left, far more than a layout takes.
+absl::Status ExpectMemoryForHdf5();
+
 // Hold one around every use of HDF5: takes its global lock once and silences its error printing in this
 // thread.
 class Hdf5Session {
  public:
-  Hdf5Session();  // throws std::bad_alloc where less than 128 MiB of memory are left
+  Hdf5Session();
   ~Hdf5Session();
   Hdf5Session(const Hdf5Session&) = delete;
   Hdf5Session& operator=(const Hdf5Session&) = delete;

@@ -44,6 +44,7 @@ bool AddTensor(const Hid& file, const Manifest& manifest, std::size_t index) {
 }
 
 absl::StatusOr<std::string> BuildIndex(const Manifest& manifest, const std::string& path) {
+  RETURN_IF_ERROR(ExpectMemoryForHdf5());
   ASSIGN_OR_RETURN(File memory, CreateMemoryFile());
   {
     const Hdf5Session session;

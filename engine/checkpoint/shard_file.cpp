@@ -69,6 +69,7 @@ std::int64_t LayOutPiece(const Hid& file, const TensorInfo& tensor, const Box& b
 absl::StatusOr<File> LayOut(const std::string& path, const std::vector<TensorInfo>& tensors,
                             ShardRecord* record) {
   ASSIGN_OR_RETURN(File memory, CreateMemoryFile());
+  RETURN_IF_ERROR(ExpectMemoryForHdf5());
   const Hdf5Session session;
   Hid file = CreateHdf5File(memory);
   bool good = file.ok();
