@@ -48,7 +48,7 @@ class TracingCommunicator final : public backend::Communicator {
   absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
                        std::int32_t stream) override;
 
-  // What was traced on the way to the host.
+  // What was traced, while its hashes are on their way to the host.
   struct Taken {
     std::int64_t ticket = -1;  // Backend::Read
     std::vector<TracedBytes> traced = {};
@@ -73,7 +73,7 @@ class TracingCommunicator final : public backend::Communicator {
   std::int32_t AddName(std::string name);
   // The number of a transfer's name, which is made when the transfer is first met.
   std::int32_t NameOfTransfer(std::int64_t peer, std::int32_t channel, bool got);
-  // Of what is there when all has run that was enqueued on the stream.
+  // Notes a hash of what the bytes are when all has run that was enqueued on the stream.
   absl::Status Note(std::span<const std::byte> bytes, std::int32_t stream, std::int32_t exchange, bool got);
   absl::Status NoteGot(std::span<std::byte> bytes, DType dtype, std::int32_t stream, std::int32_t exchange);
   absl::Status OfferToSpoil(std::span<std::byte> bytes, DType dtype, std::int32_t stream);

@@ -79,7 +79,7 @@ struct PairGradients {
     first = (t.position + first_query + static_cast<int>(threadIdx.x) % 4 * 2) * p.common.pairs + key;
     __syncwarp();  // all lanes have read the note before one of them gives it back
   }
-  // What is masked, or behind the last place, has no gradient.
+  // Adds each gradient to its pair's sum. Those of masked pairs, and of places behind the last one, are zero and left out.
   __device__ __forceinline__ void Add(
       const BackwardParams& p, std::uint32_t,
       const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) const {

@@ -45,7 +45,7 @@ struct BiasesByPair {
   __device__ __forceinline__ float At(int query, int key) const {
     return ToFloat(__ldg(RowOf(query) + min(key, places - 1))) * kLog2E;
   }
-  // Of a key that is even, and the next one.
+  // The biases of an even key and of the one behind it, in a query's row.
   __device__ __forceinline__ float2 TwoAt(const T* row, int key) const {
     float2 two;
     if (places % 2 == 0) {

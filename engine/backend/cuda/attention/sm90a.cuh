@@ -25,7 +25,7 @@ struct Run {
   int row, count, position, first_tile;
 };
 
-// What a kernel is compiled for.
+// Which biases of scores a kernel is compiled for.
 enum class Biases : std::uint8_t {
   kNone,
   kAlong,   // linear ones, or trained ones by distance

@@ -11,7 +11,7 @@ struct ScoreBiases {
   std::int64_t farthest = 0;   // keys further away have the bias of that distance
 
   __device__ __forceinline__ bool any() const { return of_zero != nullptr; }
-  // Of a key that stands so far behind the query; negative: before it.
+  // The bias of a key that stands so far behind the query; negative: before it.
   __device__ __forceinline__ float At(std::int64_t distance) const {
     return ToFloat(of_zero[min(max(distance, -farthest), farthest)]);
   }
