@@ -68,29 +68,42 @@ struct NoBiasGradients {
 // The gradient of biases of pairs: at once, as no other block or tile of a sample has a head's pair.
 template <typename Form>
 struct PairGradients {
-  int head,
-      first;  // of the step: the head, and which of its elements is of this thread's first query and key
+  int head, query, first_key;  // of the step: the head, and this thread's first query and key
 
   __device__ __forceinline__ void Begin() {}
   __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
                                          int key) {
     const TileNote t = GetNote<TileNote>(tile_note);
     head = t.of_biases;
-    first = (t.position + first_query + static_cast<int>(threadIdx.x) % 4 * 2) * p.common.pairs + key;
+    query = t.position + first_query + static_cast<int>(threadIdx.x) % 4 * 2;
+    first_key = key;
     __syncwarp();  // all lanes have read the note before one of them gives it back
   }
-  // Adds each gradient to its pair's sum. Those of masked pairs, and of places behind the last one, are zero and left out.
+  // Adds each gradient to its pair's sum, or writes it. Those of masked pairs, and of places behind the last one, are zero and
+  // not added.
   __device__ __forceinline__ void Add(
       const BackwardParams& p, std::uint32_t,
       const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) const {
     const int places = p.common.pairs;
-    float* const sums = p.d_biases + static_cast<std::int64_t>(head) * places * places + first;
+    float* const sums =
+        p.d_biases + static_cast<std::int64_t>(head) * places * places + query * places + first_key;
+    const auto each = [&](const auto& take) {
 #pragma unroll
-    for (int i = 0; i < BackwardState<Form>::kScores / 2; ++i) {
-      const float2 d = PairToFloat(typename Form::T(), d_scores[i]);
-      float* const at = sums + i / 2 * 8 * places + i % 2 * 8;
-      if (d.x != 0) atomicAdd(at, d.x);
-      if (d.y != 0) atomicAdd(at + places, d.y);
+      for (int i = 0; i < BackwardState<Form>::kScores / 2; ++i) {
+        const float2 d = PairToFloat(typename Form::T(), d_scores[i]);
+        float* const at = sums + i / 2 * 8 * places + i % 2 * 8;
+        take(at, d.x, i / 2 * 8, i % 2 * 8);
+        take(at + places, d.y, i / 2 * 8 + 1, i % 2 * 8);
+      }
+    };
+    if (p.sets_biases) {
+      each([&](float* at, float d, int of_query, int of_key) {
+        if (query + of_query < places && first_key + of_key < places) __stcs(at, d);
+      });
+    } else {
+      each([](float* at, float d, int, int) {
+        if (d != 0) atomicAdd(at, d);
+      });
     }
   }
   __device__ __forceinline__ void Finish(const BackwardParams&, std::uint32_t) {}

@@ -30,6 +30,7 @@ inline constexpr int kSumsEmpty = 1;
 inline constexpr int kSumsFull = 5;
 inline constexpr int kSumsThreads = kWarpgroup + kWarp;
 inline constexpr int kScoresWritten = 9;  // of the workers
+inline constexpr int kBiasesRead = 10;
 
 // A warp takes what the workers give to dq in a buffer, of every other step, to where it is summed.
 template <typename Form>
@@ -160,8 +161,11 @@ struct BackwardWorker {
     IssueScores<typename Form::T, typename Form::V, typename Form::DO>(v(), memory.d_o(ring->stage),
                                                                        s.d_scores);
     std::uint32_t bend[BackwardState<Form>::kBends];
-    Probabilities<Form>(c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.block_note(),
-                        memory.lse(ring->stage), s, bend);
+    Probabilities<Form>(
+        c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.block_note(),
+        {Form::kOfPairs && p.boxes_biases ? memory.biases(ring->stage) : 0, worker * 64 + warp * 16},
+        memory.lse(ring->stage), s, bend);
+    if constexpr (Form::kOfPairs) Meet(kBiasesRead, 2 * kWarpgroup);  // gradients take their place
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.d_scores);
     std::uint32_t probabilities[BackwardState<Form>::kScores / 2];
@@ -189,7 +193,8 @@ struct BackwardWorker {
     biases.Locate(p, memory.tile_note(ring->stage), /*first_query=*/0, key);
     if constexpr (!kAddsBiasesLate) biases.Add(p, memory.block_note(), d_scores);
     Release(memory.do_empty(ring->stage));
-    Release(memory.q_empty(ring->stage));
+    const std::uint32_t q_empty = memory.q_empty(ring->stage);
+    if constexpr (!Form::kOfPairs) Release(q_empty);
     ring->Next();
     if constexpr (kMore) {
       hopper::WaitFor(memory.q_full(ring->stage), ring->parity);
@@ -203,6 +208,7 @@ struct BackwardWorker {
       hopper::WaitForProducts<0>();
     }
     hopper::PinAll(dq);
+    if constexpr (Form::kOfPairs) Release(q_empty);  // the next biases take the place of gradients
     StoreSums(ring->stage ^ 1U, dq);
     if constexpr (kMore) {
       hopper::WaitForProducts<0>();

@@ -29,7 +29,9 @@ struct BackwardParams {
   int* turns;
   float scale;
   float* distance_sums;
-  float* d_biases;  // of pairs: added to
+  float* d_biases;    // of pairs
+  bool sets_biases;   // writes d_biases, of all pairs; else adds to it
+  bool boxes_biases;  // biases of pairs come to shared memory by boxes; else threads read them
   AttentionView dk, dv;
 };
 
@@ -58,6 +60,7 @@ struct BackwardSizes {
   using K = BoxedMatrix<kKeys, kE, WidestPart(kQueryColumns)>;  // a worker multiplies dq from whole parts
   using V = BoxedMatrix<kKeys, kU>;
   using Scores = BoxedMatrix<kKeys, kQueries>;  // probabilities, or gradients of scores
+  using PairBiases = BoxedMatrix<kQueries, kKeys>;
   // With the workers' as many as the block starts with; more would be waited for without end.
   static constexpr int kReaderRegisters = 24;
   static constexpr int kWorkerRegisters = 240;
@@ -84,6 +87,10 @@ struct BackwardMemory {
     return q(Form::kStages) + stage * Form::DO::kBytes;
   }
   __device__ std::uint32_t scores() const { return d_o(Form::kDOStages); }
+  // Of a stage's tile, in the place of what becomes of its scores.
+  __device__ std::uint32_t biases(std::uint32_t stage) const {
+    return scores() + stage * (Form::kScoreBytes / Form::kStages);
+  }
   __device__ std::uint32_t sums() const { return scores() + Form::kScoreBytes; }
   __device__ std::uint32_t lse(std::uint32_t stage) const {
     return sums() + Form::kSumsBytes + stage * kRowsBytes;
@@ -274,8 +281,8 @@ struct TileNote {
 
 template <typename Form>
 __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
-                                             const CUtensorMap& d_o, const BackwardParams& p,
-                                             const BackwardMemory<Form>& memory) {
+                                             const CUtensorMap& d_o, const CUtensorMap& biases,
+                                             const BackwardParams& p, const BackwardMemory<Form>& memory) {
   const Common& c = p.common;
   const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
   constexpr int kRowsBytes = BackwardMemory<Form>::kRowsBytes;
@@ -313,8 +320,18 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
                            : c.biases == nullptr ? __float_as_int(SlopeOf(c, head))
                                                  : head});
         const HeadPlace queries = {0, t.row, g, item.kv, item.sample};
-        hopper::ArriveExpecting(memory.q_full(ring.stage), Form::Q::kBytes + kRowsBytes);
+        std::uint32_t bytes = Form::Q::kBytes + kRowsBytes;
+        if constexpr (Form::kOfPairs) {
+          if (p.boxes_biases) bytes += Form::PairBiases::kBytes;
+        }
+        hopper::ArriveExpecting(memory.q_full(ring.stage), bytes);
         Form::Q::Load(q, queries, memory.q(ring.stage), memory.q_full(ring.stage));
+        if constexpr (Form::kOfPairs) {
+          if (p.boxes_biases) {
+            LoadPairBiases<typename Form::PairBiases>(biases, {keys.token, t.position, g, item.kv, 0},
+                                                      memory.biases(ring.stage), memory.q_full(ring.stage));
+          }
+        }
         LoadBytes(p.lse2 + rows, memory.lse(ring.stage), kRowsBytes, memory.q_full(ring.stage));
         ring.Next();
         hopper::WaitFor(memory.do_empty(do_ring.stage), do_ring.parity ^ 1U);
@@ -405,11 +422,59 @@ __device__ __forceinline__ void DrawTransposed(const Common& c, std::uint32_t ke
   }
 }
 
+// Where biases of pairs are for a worker, whose `column` is its warp's first key in a block.
+struct BoxedBiases {
+  std::uint32_t at;  // in shared memory, of the worker's first query; 0: not there, threads read them
+  int column;
+};
+
+// exp2 of scores with biases of pairs.
+template <typename Form>
+__device__ __forceinline__ void WeighWithPairBiases(const Common& c, int key, const TileNote& t,
+                                                    const BoxedBiases& boxed, std::uint32_t lse,
+                                                    BackwardState<Form>& s) {
+  using T = typename Form::T;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto weigh = [&](int at, float bias, float of_row) {
+    s.scores[at] = Exp2(fmaf(bias, kLog2E, fmaf(s.scores[at], c.scale_log2, -of_row)));
+  };
+  if (boxed.at != 0) {
+#pragma unroll
+    for (int step = 0; step < Form::kScoreQueries / 16; ++step) {
+      std::uint32_t pairs[4];
+      Form::PairBiases::LoadTransposedPairs(boxed.at, boxed.column, step, pairs);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 of_rows = LoadPair(lse + (2 * step + i / 2) * 32 + lane % 4 * 8);
+        const float2 bias = PairToFloat(T(), pairs[i]);
+        weigh(8 * step + 2 * i, bias.x, of_rows.x);
+        weigh(8 * step + 2 * i + 1, bias.y, of_rows.y);
+      }
+    }
+    return;
+  }
+  const BiasesByPair<T> biases(c, t.of_biases);
+  const int position = t.position + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
+    const float2 of_rows = LoadPair(lse + i * 32 + lane % 4 * 8);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        weigh(4 * i + 2 * half + e, biases.At(biases.RowOf(position + 8 * i + e), key + 8 * half),
+              e == 0 ? of_rows.x : of_rows.y);
+      }
+    }
+  }
+}
+
 // Probabilities of scores in pairs, negative where dropped; `bend`: pairs of d(score) of d(scaled product); `note`: of the
 // block, in shared memory, with sights behind it.
 template <typename Form>
 __device__ __forceinline__ void Probabilities(const Common& c, int key, const TileNote& t, std::uint32_t note,
-                                              std::uint32_t lse, BackwardState<Form>& s,
+                                              const BoxedBiases& boxed, std::uint32_t lse,
+                                              BackwardState<Form>& s,
                                               std::uint32_t (&bend)[BackwardState<Form>::kBends]) {
   using T = typename Form::T;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -440,10 +505,7 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
   if constexpr (!Form::kBiased) {
     weigh([](float x, float factor, float of_row, int, int) { return fmaf(x, factor, -of_row); });
   } else if constexpr (Form::kOfPairs) {
-    const BiasesByPair<T> biases(c, t.of_biases);
-    weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
-      return fmaf(x, factor, biases.At(position + of_query, key + of_key) - of_row);
-    });
+    WeighWithPairBiases<Form>(c, key, t, boxed, lse, s);
   } else if (Form::kCapped || c.biases == nullptr) {  // trained biases are never beside a cap
     const float slope = t.slope();
     const float at_first = -slope * static_cast<float>(position - key);

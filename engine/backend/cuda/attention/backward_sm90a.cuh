@@ -16,7 +16,7 @@ template <typename Form>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     BackwardKernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                    const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap d_o,
-                   const __grid_constant__ BackwardParams p) {
+                   const __grid_constant__ CUtensorMap biases, const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(kBoxAlignment) char raw[];
   const BackwardMemory<Form> memory(raw);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   if (threadIdx.x / kWarpgroup == Form::kWorkers) {
     hopper::GiveRegisters<Form::kReaderRegisters>();
     const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
-    if (warp == 0 && threadIdx.x % kWarp == 0) ReadBackward<Form>(q, k, v, d_o, p, memory);
+    if (warp == 0 && threadIdx.x % kWarp == 0) ReadBackward<Form>(q, k, v, d_o, biases, p, memory);
     if (warp == 1 || warp == 2) {
       if constexpr (Form::kWide) {
         WriteParts<Form>(p, memory, warp - 1);

@@ -28,6 +28,7 @@ inline constexpr int kPartEmpty = 1;
 inline constexpr int kPartFull = 3;
 inline constexpr int kPartThreads = kWarpgroup + kWarp;
 inline constexpr int kMatricesWritten = 5;  // of the workers
+inline constexpr int kWideBiasesRead = 6;
 
 // A warp takes what a worker gives to dq, part by part, to where it is summed.
 template <typename Form>
@@ -148,7 +149,12 @@ struct WideWorker {
     TileNote note = GetNote<TileNote>(memory.tile_note(ring->stage));
     note.position += worker * Form::kScoreQueries;
     const std::uint32_t numbers = worker * Form::kScoreQueries * 4;
-    Probabilities<Form>(c, key, note, memory.block_note(), memory.lse(ring->stage) + numbers, s, bend);
+    const std::uint32_t boxed =
+        memory.biases(ring->stage) + worker * Form::kScoreQueries * Form::PairBiases::kRowBytes;
+    Probabilities<Form>(c, key, note, memory.block_note(),
+                        {Form::kOfPairs && p.boxes_biases ? boxed : 0, warp * 16},
+                        memory.lse(ring->stage) + numbers, s, bend);
+    if constexpr (Form::kOfPairs) Meet(kWideBiasesRead, 2 * kWarpgroup);  // gradients take their place
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.d_scores);
     std::uint32_t packed[State::kScores / 2];
@@ -180,7 +186,8 @@ struct WideWorker {
     hopper::PinAll(s.dk);
     biases.Locate(p, memory.tile_note(ring->stage), worker * Form::kScoreQueries, key);
     Release(memory.do_empty(do_ring->stage));
-    Release(memory.q_empty(ring->stage));
+    const std::uint32_t q_empty = memory.q_empty(ring->stage);
+    if constexpr (!Form::kOfPairs) Release(q_empty);
     ring->Next();
     do_ring->Next();
     if constexpr (kMore) {
@@ -195,6 +202,7 @@ struct WideWorker {
       hopper::WaitForProducts<0>();
     }
     hopper::PinAll(dq);
+    if constexpr (Form::kOfPairs) Release(q_empty);  // the next biases take the place of gradients
     StoreSums(dq);
     if constexpr (kMore) {
       hopper::WaitForProducts<0>();

@@ -30,7 +30,7 @@ struct BiasesByDistance {
   }
 };
 
-// The biases of a head's pairs, times log2(e). What is behind the last place has some other bias: it is masked, or no row of the problem.
+// The biases of a head's pairs. What is behind the last place has some other bias: it is masked, or no row of the problem.
 template <typename T>
 struct BiasesByPair {
   const T* of_head;
@@ -42,19 +42,13 @@ struct BiasesByPair {
   __device__ __forceinline__ const T* RowOf(int query) const {
     return of_head + min(query, places - 1) * places;
   }
-  __device__ __forceinline__ float At(int query, int key) const {
-    return ToFloat(__ldg(RowOf(query) + min(key, places - 1))) * kLog2E;
+  __device__ __forceinline__ float At(const T* row, int key) const {
+    return ToFloat(__ldg(row + min(key, places - 1)));
   }
-  // The biases of an even key and of the one behind it, in a query's row.
+  // Of an even key and of the one behind it.
   __device__ __forceinline__ float2 TwoAt(const T* row, int key) const {
-    float2 two;
-    if (places % 2 == 0) {
-      const int at = min(key, places - 2);
-      two = PairToFloat(T(), __ldg(reinterpret_cast<const std::uint32_t*>(row + at)));
-    } else {
-      two = {ToFloat(__ldg(row + min(key, places - 1))), ToFloat(__ldg(row + min(key + 1, places - 1)))};
-    }
-    return {two.x * kLog2E, two.y * kLog2E};
+    if (places % 2 != 0) return {At(row, key), At(row, key + 1)};
+    return PairToFloat(T(), __ldg(reinterpret_cast<const std::uint32_t*>(row + min(key, places - 2))));
   }
 };
 

@@ -15,6 +15,7 @@ struct ForwardParams {
   LseView lse;
   const void* sinks;  // [H], of T; null: none
   AttentionView o;
+  bool boxes_biases;  // biases of pairs come to shared memory by boxes; else threads read them
 };
 
 template <typename Element, int kHeadElements, int kValueElements, int kGroups, int kKeyBlock, bool kIsCapped,
@@ -40,12 +41,22 @@ struct ForwardForm {
   // Wide heads leave no room for a tile of o beside q, so that o takes q's place in shared memory before it goes out.
   static constexpr bool kReplacesQ = kE > 128;
   // The next tile's queries are read before the last one's are done with, where shared memory and registers have room.
-  static constexpr int kQStages = kReplacesQ || kGroups == 3 ? 1 : 2;
+  static constexpr int kQStages = kReplacesQ || kGroups == 3 || kOfPairs ? 1 : 2;
   static constexpr int kOBytes = kReplacesQ ? 0 : O::kBytes;
   static constexpr int kNoteBytes = 32;  // of a ForwardItem
-  static constexpr int kBarriers = 2 * kQStages + 4 * kStages;
-  static constexpr int kSharedBytes = kBoxAlignment + kQStages * (Q::kBytes + kNoteBytes) +
-                                      kStages * (K::kBytes + V::kBytes) + kOBytes + kBarriers * 8;
+  // Biases of a tile's queries and a block's keys, in as many stages as fit.
+  using PairBiases = BoxedMatrix<kQueries, kKeys>;
+  static constexpr int kOtherBytes =
+      kBoxAlignment + kQStages * (Q::kBytes + kNoteBytes) + kStages * (K::kBytes + V::kBytes) + kOBytes;
+  static constexpr int kMostBarrierBytes = 256;
+  static constexpr int kMostSharedBytes = 227 * 1024;  // of a block on Hopper
+  static constexpr int kBiasStages =
+      !kOfPairs                                                                      ? 0
+      : kOtherBytes + 2 * PairBiases::kBytes + kMostBarrierBytes <= kMostSharedBytes ? 2
+                                                                                     : 1;
+  static constexpr int kBarriers = 2 * kQStages + 4 * kStages + 2 * kBiasStages;
+  static constexpr int kSharedBytes = kOtherBytes + kBiasStages * PairBiases::kBytes + kBarriers * 8;
+  static_assert(kSharedBytes <= kMostSharedBytes && kBarriers * 8 <= kMostBarrierBytes);
   // Together as many as the block starts with.
   static constexpr int kReaderRegisters = kGroups == 3 ? 32 : kReplacesQ ? 24 : 40;
   static constexpr int kWorkerRegisters = kGroups == 3 ? 160 : kReplacesQ ? 240 : 232;
@@ -61,8 +72,11 @@ struct ForwardMemory {
   }
   __device__ std::uint32_t v(std::uint32_t stage) const { return k(Form::kStages) + stage * Form::V::kBytes; }
   __device__ std::uint32_t o() const { return Form::kReplacesQ ? q(0) : v(Form::kStages); }
+  __device__ std::uint32_t biases(std::uint32_t stage) const {
+    return v(Form::kStages) + Form::kOBytes + stage * Form::PairBiases::kBytes;
+  }
   __device__ std::uint32_t note(std::uint32_t stage) const {
-    return v(Form::kStages) + Form::kOBytes + stage * Form::kNoteBytes;
+    return biases(Form::kBiasStages) + stage * Form::kNoteBytes;
   }
   __device__ std::uint32_t barrier(int i) const { return note(Form::kQStages) + i * 8; }
   __device__ std::uint32_t q_full(std::uint32_t stage) const { return barrier(0) + stage * 8; }
@@ -73,7 +87,16 @@ struct ForwardMemory {
   __device__ std::uint32_t k_empty(std::uint32_t stage) const { return k_full(Form::kStages + stage); }
   __device__ std::uint32_t v_full(std::uint32_t stage) const { return k_full(2 * Form::kStages + stage); }
   __device__ std::uint32_t v_empty(std::uint32_t stage) const { return k_full(3 * Form::kStages + stage); }
+  __device__ std::uint32_t biases_full(std::uint32_t stage) const {
+    return k_full(4 * Form::kStages) + stage * 8;
+  }
+  __device__ std::uint32_t biases_empty(std::uint32_t stage) const {
+    return biases_full(Form::kBiasStages + stage);
+  }
 };
+// Non-empty, so that there is one in the forms without biases of pairs too, which do not use it.
+template <typename Form>
+using BiasRing = Ring<Form::kBiasStages == 0 ? 1 : Form::kBiasStages>;
 
 // The reader finds out what an item is, and leaves it for the workers in shared memory beside the item's queries.
 struct alignas(16) ForwardItem {
@@ -108,8 +131,14 @@ __device__ __forceinline__ ForwardItem ItemAt(const ForwardParams& p, int index)
   const int order = rest / heads;
   const int head = section * p.section + rest - order * heads;
   item.exists = 1;
-  item.sample = head / c.heads;
-  item.head = head - item.sample * c.heads;
+  if constexpr (Form::kOfPairs) {  // samples, which share the biases, beside each other
+    const int samples = all / c.heads;
+    item.head = head / samples;
+    item.sample = head - item.head * samples;
+  } else {
+    item.sample = head / c.heads;
+    item.head = head - item.sample * c.heads;
+  }
   item.tile = TileOf<Form::kQueries>(c, c.tiles - 1 - order);
   const Sight sight = SightOfTile(c, item.sample, item.tile);
   item.first = max(0, sight.from) / Form::kKeys;
@@ -124,9 +153,26 @@ __device__ __forceinline__ int TakeItem(const ForwardParams& p) {
 }
 
 template <typename Form>
+__device__ __forceinline__ void ReadBiases(const CUtensorMap& biases, const Common& c,
+                                           const ForwardItem& item, int block,
+                                           const ForwardMemory<Form>& memory, BiasRing<Form>* ring) {
+  using PairBiases = typename Form::PairBiases;
+  hopper::WaitFor(memory.biases_empty(ring->stage), ring->parity ^ 1U);
+  const std::uint32_t full = memory.biases_full(ring->stage);
+  hopper::ArriveExpecting(full, PairBiases::kBytes);
+  const int kv = item.head / c.group;
+  LoadPairBiases<PairBiases>(biases,
+                             {block * Form::kKeys, item.tile.position, item.head - kv * c.group, kv, 0},
+                             memory.biases(ring->stage), full);
+  ring->Next();
+}
+
+template <typename Form>
 __device__ __forceinline__ void ReadForward(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
-                                            const ForwardParams& p, const ForwardMemory<Form>& memory) {
+                                            const CUtensorMap& biases, const ForwardParams& p,
+                                            const ForwardMemory<Form>& memory) {
   Ring<Form::kStages> ring;
+  [[maybe_unused]] BiasRing<Form> bias_ring;
   Ring<Form::kQStages> q_ring;
   int index = static_cast<int>(blockIdx.x);
   while (true) {
@@ -153,6 +199,9 @@ __device__ __forceinline__ void ReadForward(const CUtensorMap& q, const CUtensor
       const HeadPlace keys = {0, block * Form::kKeys, 0, kv, slot};
       hopper::ArriveExpecting(memory.k_full(ring.stage), Form::K::kBytes);
       Form::K::Load(k, keys, memory.k(ring.stage), memory.k_full(ring.stage));
+      if constexpr (Form::kOfPairs) {
+        if (p.boxes_biases) ReadBiases<Form>(biases, p.common, item, block, memory, &bias_ring);
+      }
       hopper::WaitFor(memory.v_empty(ring.stage), ring.parity ^ 1U);
       hopper::ArriveExpecting(memory.v_full(ring.stage), Form::V::kBytes);
       Form::V::Load(v, keys, memory.v(ring.stage), memory.v_full(ring.stage));
@@ -211,11 +260,45 @@ __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem
           Form::kBiased && c.biases == nullptr ? SlopeOf(c, item.head) / FactorOf<Form>(c) : 0.0F};
 }
 
+// Scores of products q·k: scale · product + bias of the pair. `boxed`: where the biases of this warpgroup's queries are in shared
+// memory; 0: they are read from where they are.
+template <typename Form>
+__device__ __forceinline__ void AddPairBiases(const Common& c, int head, int position, int block,
+                                              std::uint32_t boxed, float (&scores)[Form::kKeys / 2]) {
+  using T = typename Form::T;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const float scale = c.scale_log2 * (1.0F / kLog2E);
+  const auto add = [&](int at, float2 bias) {
+    scores[at] = fmaf(scores[at], scale, bias.x);
+    scores[at + 1] = fmaf(scores[at + 1], scale, bias.y);
+  };
+  if (boxed != 0) {
+    const int row = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16 + lane % 16;
+#pragma unroll
+    for (int step = 0; step < Form::kKeys / 16; ++step) {
+      std::uint32_t pairs[4];
+      Form::PairBiases::LoadPairs(boxed, row, step, pairs);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) add(8 * step + 2 * i, PairToFloat(T(), pairs[i]));
+    }
+    return;
+  }
+  const BiasesByPair<T> biases(c, head);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const T* row = biases.RowOf(position + 8 * half);
+#pragma unroll
+    for (int eight = 0; eight < Form::kKeys / 8; ++eight)
+      add(4 * eight + 2 * half, biases.TwoAt(row, block * Form::kKeys + lane % 4 * 2 + 8 * eight));
+  }
+}
+
 // Applies cap and biases to the products q·k of a block, as far as they differ from score to score of a thread. The rest of them, and
 // the scale, is the factor and the bias that are returned: the softmax applies these in an operation that it makes anyway.
+// `boxed`: as of AddPairBiases.
 template <typename Form>
 __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardItem& item,
-                                                const ForwardRows& rows, int block,
+                                                const ForwardRows& rows, int block, std::uint32_t boxed,
                                                 float (&scores)[Form::kKeys / 2]) {
   constexpr int kScores = Form::kKeys / 2;
   const float factor = FactorOf<Form>(c);
@@ -229,19 +312,8 @@ __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardIt
     // How far scores[i] stands from scores[0] behind its query.
     const auto behind = [](int i) { return i / 4 * 8 + i % 2 - i / 2 % 2 * 8; };
     if constexpr (Form::kOfPairs) {
-      const BiasesByPair<typename Form::T> biases(c, item.head);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto* row = biases.RowOf(rows.position + 8 * half);
-#pragma unroll
-        for (int eight = 0; eight < kScores / 4; ++eight) {
-          const float2 bias = biases.TwoAt(row, first + 8 * eight);
-          float* two = &scores[4 * eight + 2 * half];
-          two[0] = fmaf(two[0], factor, bias.x);
-          two[1] = fmaf(two[1], factor, bias.y);
-        }
-      }
-      return {1, 0};
+      AddPairBiases<Form>(c, item.head, rows.position, block, boxed, scores);
+      return {kLog2E, 0};
     } else {
       if (Form::kCapped || c.biases == nullptr) {  // trained biases are never beside a cap
 #pragma unroll
@@ -264,9 +336,9 @@ __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardIt
 // The same, and sets the scores of what a query does not see to −∞.
 template <typename Form>
 __device__ __forceinline__ ScoreUnit PrepareScores(const Common& c, const ForwardItem& item,
-                                                   const ForwardRows& rows, int block,
+                                                   const ForwardRows& rows, int block, std::uint32_t boxed,
                                                    float (&scores)[Form::kKeys / 2]) {
-  const ScoreUnit unit = BendScores<Form>(c, item, rows, block, scores);
+  const ScoreUnit unit = BendScores<Form>(c, item, rows, block, boxed, scores);
   const int first = block * Form::kKeys + static_cast<int>(threadIdx.x) % 4 * 2;  // key of scores[0]
   if ((block + 1) * Form::kKeys <= rows.sight.below && block * Form::kKeys >= rows.sight.from) return unit;
 #pragma unroll
@@ -441,6 +513,22 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
   const auto release = [&](std::uint32_t barrier) {
     if (lane == 0) Arrive(barrier);
   };
+  [[maybe_unused]] BiasRing<Form> bias_ring;
+  const auto prepare = [&](const ForwardItem& item, const ForwardRows& rows, int block) {
+    if constexpr (Form::kOfPairs) {
+      if (p.boxes_biases) {
+        hopper::WaitFor(memory.biases_full(bias_ring.stage), bias_ring.parity);
+        const std::uint32_t boxed =
+            memory.biases(bias_ring.stage) + worker * 64 * Form::PairBiases::kRowBytes;
+        const ScoreUnit unit = PrepareScores<Form>(c, item, rows, block, boxed, s.scores);
+        __syncwarp();  // all lanes have read them
+        release(memory.biases_empty(bias_ring.stage));
+        bias_ring.Next();
+        return unit;
+      }
+    }
+    return PrepareScores<Form>(c, item, rows, block, /*boxed=*/0, s.scores);
+  };
   const auto finish = [&](const ForwardItem& item, std::uint32_t q_empty) {
     FinishTile<Form>(o_map, p, item, memory, s);
     if constexpr (Form::kReplacesQ) {
@@ -480,7 +568,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
     release(memory.k_empty(ring.stage));
-    Softmax<Form>(PrepareScores<Form>(c, item, rows, item.last, s.scores), s, shrink);
+    Softmax<Form>(prepare(item, rows, item.last), s, shrink);
     if constexpr (Form::kDropout) Drop<Form>(c, rows.position, item.last, head, epoch, s.scores);
     Pack<Form>(s.scores, s.probabilities);
     bool add = false;
@@ -501,7 +589,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       hopper::WaitForProducts<1>();
       hopper::PinAll(s.scores);
       release(memory.k_empty(next.stage));
-      Softmax<Form>(PrepareScores<Form>(c, item, rows, block, s.scores), s, shrink);
+      Softmax<Form>(prepare(item, rows, block), s, shrink);
       if constexpr (Form::kDropout) Drop<Form>(c, rows.position, block, head, epoch, s.scores);
       hopper::WaitForProducts<0>();
       hopper::PinAll(s.o);
@@ -532,7 +620,7 @@ template <typename Form>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     ForwardKernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                   const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap o,
-                  const __grid_constant__ ForwardParams p) {
+                  const __grid_constant__ CUtensorMap biases, const __grid_constant__ ForwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(kBoxAlignment) char raw[];
   const ForwardMemory<Form> memory(raw);
@@ -547,12 +635,16 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
       hopper::InitBarrier(memory.k_empty(stage), Form::kWorkers * kWarpsOfGroup);
       hopper::InitBarrier(memory.v_empty(stage), Form::kWorkers * kWarpsOfGroup);
     }
+    for (int stage = 0; stage < Form::kBiasStages; ++stage) {
+      hopper::InitBarrier(memory.biases_full(stage), 1);
+      hopper::InitBarrier(memory.biases_empty(stage), Form::kWorkers * kWarpsOfGroup);
+    }
     hopper::PublishBarriers();
   }
   __syncthreads();
   if (threadIdx.x / kWarpgroup == Form::kWorkers) {
     hopper::GiveRegisters<Form::kReaderRegisters>();
-    if (threadIdx.x % kWarpgroup == 0) ReadForward<Form>(q, k, v, p, memory);
+    if (threadIdx.x % kWarpgroup == 0) ReadForward<Form>(q, k, v, biases, p, memory);
   } else {
     hopper::TakeRegisters<Form::kWorkerRegisters>();
     WorkForward<Form>(o, p, memory);

@@ -32,6 +32,9 @@ class TensorMaps {
   // value_head.
   CUtensorMap Queries(const AttentionView& view, std::int64_t elements, const HeadBox& box);
   CUtensorMap Keys(const AttentionView& view, std::int64_t elements, const HeadBox& box);
+  // Of the biases of pairs: rows are queries' places, elements are keys'. Of a multiple of kPlacesOfMap of them.
+  static constexpr std::int64_t kPlacesOfMap = 8;  // strides are multiples of 16 bytes
+  CUtensorMap Pairs(const HeadBox& box);
   // Why the driver refused the first map that it did refuse; cudaSuccess: it has made all.
   cudaError_t error() const { return error_; }
 
@@ -94,14 +97,16 @@ struct RunForward {
   template <bool kCapped, bool kBiased, bool kDropout, bool kOfPairs>
   cudaError_t Launch() const {
     constexpr Biases kBiases = BiasesOf(kCapped, kBiased, kOfPairs);
+    // Beside biases in shared memory.
+    constexpr int kBlock = kBiases == Biases::kOfPairs && kE > 128 ? 64 : kKeys;
     // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
-    // queries has more that is masked. Draws or caps of three would not fit their registers.
-    if constexpr (kE == 64 && !kDropout && !kCapped) {
+    // queries has more that is masked. Draws, caps or biases of pairs of three would not fit their registers.
+    if constexpr (kE == 64 && !kDropout && !kCapped && kBiases != Biases::kOfPairs) {
       constexpr std::int64_t kLong = 4096;
       if (a.problem.keys >= kLong)
-        return LaunchForm<ForwardForm<T, kE, kU, 3, kKeys, kCapped, kBiases, kDropout>>();
+        return LaunchForm<ForwardForm<T, kE, kU, 3, kBlock, kCapped, kBiases, kDropout>>();
     }
-    return LaunchForm<ForwardForm<T, kE, kU, 2, kKeys, kCapped, kBiases, kDropout>>();
+    return LaunchForm<ForwardForm<T, kE, kU, 2, kBlock, kCapped, kBiases, kDropout>>();
   }
 
   template <typename Form>
@@ -117,6 +122,11 @@ struct RunForward {
     const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
     const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());
     const CUtensorMap o = maps.Queries(p.o, p.value_head, {64, Form::O::kPartColumns});  // a warpgroup's
+    CUtensorMap biases{};
+    if constexpr (Form::kOfPairs) {
+      params.boxes_biases = p.pairs % TensorMaps::kPlacesOfMap == 0;
+      if (params.boxes_biases) biases = maps.Pairs(BoxOf<typename Form::PairBiases>());
+    }
     if (maps.error() != cudaSuccess) return maps.error();
     if (params.items > a.multiprocessors) {
       params.taken = a.taken;
@@ -124,7 +134,7 @@ struct RunForward {
       if (error != cudaSuccess) return error;
     }
     kernel<<<std::min(a.multiprocessors, params.items), Form::kThreads, Form::kSharedBytes, stream>>>(
-        q, k, v, o, params);
+        q, k, v, o, biases, params);
     return cudaGetLastError();
   }
 };
@@ -161,6 +171,7 @@ struct RunBackward {
                           .scale = p.scale,
                           .distance_sums = a.distance_sums,
                           .d_biases = p.d_biases,
+                          .sets_biases = a.sets_biases,
                           .dk = p.dk,
                           .dv = p.dv};
     if (p.spans != nullptr) {
@@ -186,6 +197,11 @@ struct RunBackward {
     const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
     const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());
     const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, BoxOf<typename Form::DO>());
+    CUtensorMap biases{};
+    if constexpr (Form::kOfPairs) {
+      params.boxes_biases = p.pairs % TensorMaps::kPlacesOfMap == 0;
+      if (params.boxes_biases) biases = maps.Pairs(BoxOf<typename Form::PairBiases>());
+    }
     if (maps.error() != cudaSuccess) return maps.error();
     SumRows(c, params.blocks);
     const std::int64_t distances = 2 * p.distance + 1;
@@ -198,7 +214,7 @@ struct RunBackward {
     // A block an item, and not a grid that stays: the GPU starts blocks in their order where there is room, so that whatever
     // else holds multiprocessors, what an item waits for has been started before it.
     kernel<<<static_cast<unsigned>(params.items), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o,
-                                                                                          params);
+                                                                                          biases, params);
     FinishRows(c);
     if (p.distance > 0) {
       AddDistanceSums({.sums = a.distance_sums,

@@ -55,6 +55,14 @@ CUtensorMap TensorMaps::Keys(const AttentionView& view, std::int64_t elements, c
   return Make(keys, elements, p_.keys, 1, key_samples_, box);
 }
 
+CUtensorMap TensorMaps::Pairs(const HeadBox& box) {
+  const std::int64_t of_head = p_.pairs * p_.pairs;
+  const std::int64_t group = p_.heads / p_.kv_heads;
+  const AttentionView view = {const_cast<void*>(p_.biases), p_.heads * of_head, p_.pairs, group * of_head,
+                              of_head};
+  return Make(view, p_.pairs, p_.pairs, group, /*samples=*/1, box);
+}
+
 namespace {
 
 // A block 32 rows of a head: each of its warps adds every eighth part, in a fixed order.
@@ -173,6 +181,7 @@ Sm90aAttention SampleOf(const Sm90aAttention& a, std::int64_t sample) {
   if (p.spans != nullptr) p.spans += sample * p.queries * 2;
   p.dropout.first_sample += sample;
   p.batch = 1;
+  one.sets_biases = a.sets_biases && sample == 0;
   return one;
 }
 

@@ -208,16 +208,44 @@ struct BoxedMatrix {
     }
   }
 
-  // Writes pairs of a step of 16 columns as hopper::StoreFourMatrices does: `row` is the one that this lane gives the address of.
+  // Writes or reads pairs of a step of 16 columns as hopper::StoreFourMatrices does: `row` is the one that this lane gives the address of.
   static __device__ __forceinline__ void StorePairs(std::uint32_t shared, int row, int step,
                                                     const std::uint32_t (&pairs)[4]) {
-    constexpr int kSteps = kPart / 16;
-    const int byte = step % kSteps * 32 + static_cast<int>(threadIdx.x) % kWarp / 16 * 16;
-    hopper::StoreFourMatrices(
-        shared + step / kSteps * kPartBytes + row * kRowBytes + hopper::Swizzled<kRowBytes>(row, byte),
+    hopper::StoreFourMatrices(PairsAt(shared, row, step), pairs);
+  }
+  static __device__ __forceinline__ void LoadPairs(std::uint32_t shared, int row, int step,
+                                                   std::uint32_t (&pairs)[4]) {
+    hopper::LoadFourMatrices(PairsAt(shared, row, step), pairs);
+  }
+  // Reads pairs of the transposed matrix: of its 16 rows from `column` on, and its columns' step of 16.
+  static __device__ __forceinline__ void LoadTransposedPairs(std::uint32_t shared, int column, int step,
+                                                             std::uint32_t (&pairs)[4]) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int row = step * 16 + lane / 16 * 8 + lane % 8;
+    const int byte = (column % kPart + lane / 8 % 2 * 8) * 2;
+    hopper::LoadFourTransposed(
+        shared + column / kPart * kPartBytes + row * kRowBytes + hopper::Swizzled<kRowBytes>(row, byte),
         pairs);
   }
+
+ private:
+  static __device__ __forceinline__ std::uint32_t PairsAt(std::uint32_t shared, int row, int step) {
+    constexpr int kSteps = kPart / 16;
+    const int byte = step % kSteps * 32 + static_cast<int>(threadIdx.x) % kWarp / 16 * 16;
+    return shared + step / kSteps * kPartBytes + row * kRowBytes + hopper::Swizzled<kRowBytes>(row, byte);
+  }
 };
+
+// The biases of pairs of a tile's queries and a block's keys: at.element is the first key, at.token the first query.
+template <typename PairBiases>
+__device__ __forceinline__ void LoadPairBiases(const CUtensorMap& biases, const HeadPlace& at,
+                                               std::uint32_t shared, std::uint32_t barrier) {
+#pragma unroll
+  for (int column = 0; column < PairBiases::kColumns; column += PairBiases::kPartColumns) {
+    LoadHead(biases, {at.element + column, at.token, at.head, at.kv_head, 0},
+             shared + PairBiases::ColumnAt(column), barrier);
+  }
+}
 
 // d[64, rows] = a[64, columns] · b[rows, columns]ᵀ, of rows of two matrices: under way when this returns.
 template <typename T, typename A, typename B, int kSums>

@@ -239,6 +239,20 @@ __device__ __forceinline__ void StoreFourMatrices(std::uint32_t shared, const st
                : "memory");
 }
 
+// The same way back, or each of them transposed.
+__device__ __forceinline__ void LoadFourMatrices(std::uint32_t shared, std::uint32_t (&pairs)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+               : "r"(shared)
+               : "memory");
+}
+__device__ __forceinline__ void LoadFourTransposed(std::uint32_t shared, std::uint32_t (&pairs)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+               : "r"(shared)
+               : "memory");
+}
+
 // Registers of each thread of the warpgroup, a multiple of 8.
 template <int kRegisters>
 __device__ __forceinline__ void GiveRegisters() {

@@ -409,6 +409,21 @@ absl::Status SetRuns(const LaunchArgs& args, const AttentionShape& s, Sm90aAtten
   return absl::OkStatus();
 }
 
+// Whether each pair of places is seen in all samples, so that the first one's gradients of their biases can be written. Then those are
+// not cleared before.
+bool SetsBiases(const Sm90aAttention& attention, Forms* forms) {
+  const AttentionProblem& p = attention.problem;
+  if (p.d_biases == nullptr || p.pairs == 0 || p.causal || p.window > 0 || p.spans != nullptr ||
+      attention.runs != 1 || p.queries != p.pairs || p.keys != p.pairs) {
+    return false;
+  }
+  const auto* const first = reinterpret_cast<const std::byte*>(p.d_biases);
+  const auto bytes = static_cast<std::size_t>(p.heads * p.pairs * p.pairs) * sizeof(float);
+  return std::erase_if(forms->cleared, [&](std::span<const std::byte> cleared) {
+           return cleared.data() == first && cleared.size() == bytes;
+         }) > 0;
+}
+
 absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args, const AttentionShape& s,
                                    const AttentionProblem& problem, bool backward) {
   Sm90aAttention attention{.problem = problem, .multiprocessors = device.properties().multiProcessorCount};
@@ -427,8 +442,10 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
     attention.last_blocks = reinterpret_cast<int*>(scratch + layout.last_blocks);
     attention.distance_sums = reinterpret_cast<float*>(scratch + layout.distance_sums);
   }
-  ASSIGN_OR_RETURN(const Forms forms, SetForms(args, s, backward, &attention.problem));
-  return Enqueue([attention, backward, forms](cudaStream_t stream, const KernelContext& context) {
+  ASSIGN_OR_RETURN(Forms forms, SetForms(args, s, backward, &attention.problem));
+  attention.sets_biases = SetsBiases(attention, &forms);
+  return Enqueue([attention, backward, forms = std::move(forms)](cudaStream_t stream,
+                                                                 const KernelContext& context) {
     Sm90aAttention now = attention;
     RETURN_IF_ERROR(BeginForms(forms, context, stream, &now.problem));
     return ToStatus(backward ? AttentionGradSm90a(now, stream) : AttentionSm90a(now, stream), "attention");
