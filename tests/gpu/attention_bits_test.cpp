@@ -139,7 +139,12 @@ std::vector<AttentionOptions> LargeOptions() {
     });
     add(OptionsOf(2, 1000, 8, 8, head), [](AttentionOptions* o) { o->causal = false; });
     add(OptionsOf(2, 2048, 8, 4, head), [](AttentionOptions* o) { o->distance = 128; });
-    add(OptionsOf(3, 1100, 8, 4, head), [](AttentionOptions* o) { o->pairs = 1101; });
+    for (const std::int64_t pairs : {1101, 1104})
+      add(OptionsOf(3, 1100, 8, 4, head), [&](AttentionOptions* o) { o->pairs = pairs; });
+    add(OptionsOf(3, 1000, 8, 8, head), [](AttentionOptions* o) {
+      o->causal = false;
+      o->pairs = 1000;
+    });
     add(OptionsOf(2, 1000, 8, 8, head), [](AttentionOptions* o) {
       o->causal = false;
       o->distance = 100;

@@ -370,10 +370,17 @@ GpuCases OwnAttentionCases() {
       AddOwnAttention({"", 2, 333, 4, 2, head, 0, kNarrow},
                       {.label = "no mask, biases by distance", .distance = distance, .mask = "none"}, &cases);
     }
-    for (const std::int64_t tokens : {1, 64, 333}) {
+    // With as many places as tokens all pairs are seen; a multiple of eight places comes by boxes.
+    for (const auto& [tokens, places] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+             {1, 0}, {1, 1}, {64, 0}, {64, 1}, {333, 0}, {333, 1}, {333, 3}, {328, 0}, {328, 8}}) {
       AddOwnAttention({"", 3, tokens, 4, 2, head, 0, kNarrow},
-                      {.label = "no mask, biases of pairs", .places = 1, .mask = "none"}, &cases);
+                      {.label = fmt::format("no mask, biases of pairs of {} places", tokens + places),
+                       .places = places,
+                       .mask = "none"},
+                      &cases);
     }
+    AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow},
+                    {.label = "biases of pairs by boxes, dropout", .dropout = 0.1, .places = 4}, &cases);
   }
   // Keys for the form of three warpgroups.
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
@@ -445,6 +452,12 @@ GpuCases FilledAttentionCases() {
                     {.label = "biases by distance, dropout", .dropout = 0.1, .distance = 90}, &cases);
     AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow, {}, 0, value_head},
                     {.label = "biases of pairs, dropout", .dropout = 0.1, .places = 1}, &cases);
+    AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow, {}, 0, value_head},
+                    {.label = "biases of pairs by boxes, dropout", .dropout = 0.1, .places = 4}, &cases);
+    AddOwnAttention({"", 3, 328, 4, 2, head, 0, kNarrow, {}, 0, value_head},
+                    {.label = "no mask, biases of pairs by boxes", .places = 0, .mask = "none"}, &cases);
+    AddOwnAttention({"", 1, 1024, 4, 1, head, 0, {DType::kBF16}, zigzag, 0, value_head},
+                    {.label = "biases of pairs", .places = 0}, &cases);
     AddOwnAttention({"", 1, 1000, 4, 2, head, 0, {DType::kBF16}, {}, 0, value_head},
                     {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}, &cases);
   }

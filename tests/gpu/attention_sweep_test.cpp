@@ -71,6 +71,7 @@ void DrawForm(Dice* dice, AttentionOptions* o) {
   if (dice->Percent(o->softcap > 0 ? 5 : 20)) o->distance = dice->From(1, 150);
   if (o->distance == 0 && dice->Percent(o->softcap > 0 ? 3 : 15))
     o->pairs = std::max(o->queries, o->keys) + dice->From(0, 3);
+  if (o->pairs > 0 && dice->Percent(50)) o->pairs = (o->pairs + 7) / 8 * 8;  // by boxes
   if (!o->causal) return;
   if (dice->Percent(35)) o->window = dice->From(1, o->keys + 20);
   o->alibi = dice->Percent(o->has_trained_biases() ? 5 : 20);
