@@ -337,51 +337,50 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
 
 }  // namespace
 
-GpuCases OwnAttentionCases() {
+GpuCases OwnAttentionCases(std::int64_t head) {
   GpuCases cases;
   const DimExtent zigzag = {{128, 128}, {768, 128}};
-  for (const std::int64_t head : {64, 96, 128}) {
-    for (const OwnForm& form : std::initializer_list<OwnForm>{
-             {.label = "plain"},
-             {.label = "dropout", .dropout = 0.1},
-             {.label = "soft cap", .softcap = 2},
-             {.label = "linear biases", .alibi = true},
-             {.label = "sinks", .sinks = true},
-             {.label = "biases by distance", .distance = 40},
-             {.label = "biases by distance, dropout, sinks", .dropout = 0.1, .sinks = true, .distance = 150},
-             {.label = "biases of pairs", .places = 0},
-             {.label = "biases of pairs, dropout, sinks", .dropout = 0.1, .sinks = true, .places = 3},
-             {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
-      const std::vector<DType> one = {DType::kBF16};
-      AddOwnAttention({"", 2, 301, 4, 2, head, 0, kNarrow}, form, &cases);
-      AddOwnAttention({"", 1, 1024, 4, 1, head, 0, one, zigzag}, form, &cases);
-      AddOwnAttention({"", 2, 500, 2, 2, head, 130, one}, form, &cases);
-    }
-    for (const std::int64_t tokens : {1, 2, 63, 64, 65, 127, 128, 129, 192, 1000})
-      AddOwnAttention({"", 1, tokens, 2, 1, head, 0, {DType::kF16}}, {.label = "plain"}, &cases);
-    AddOwnAttention({"", 1, 512, 2, 1, head, 1, kNarrow}, {.label = "plain"}, &cases);
-    AddOwnAttention({"", 1, 400, 2, 2, head, 0, kNarrow, {{50, 50}, {300, 50}}}, {.label = "plain"}, &cases);
-    AddOwnAttention({"", 1, 2048, 2, 2, head, 0, {DType::kBF16}, {{256, 256}}}, {.label = "plain"}, &cases);
-    for (const std::int64_t tokens : {1, 100, 256, 700})
-      AddOwnAttention({"", 2, tokens, 4, 2, head, 0, kNarrow}, {.label = "no mask", .mask = "none"}, &cases);
-    AddOwnAttention({"", 1, 300, 2, 2, head, 0, {DType::kBF16}},
-                    {.label = "no mask, dropout", .dropout = 0.1, .mask = "none"}, &cases);
-    for (const std::int64_t distance : {1, 7, 64, 128, 1000}) {
-      AddOwnAttention({"", 2, 333, 4, 2, head, 0, kNarrow},
-                      {.label = "no mask, biases by distance", .distance = distance, .mask = "none"}, &cases);
-    }
-    // With as many places as tokens all pairs are seen; a multiple of eight places comes by boxes.
-    for (const auto& [tokens, places] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
-             {1, 0}, {1, 1}, {64, 0}, {64, 1}, {333, 0}, {333, 1}, {333, 3}, {328, 0}, {328, 8}}) {
-      AddOwnAttention({"", 3, tokens, 4, 2, head, 0, kNarrow},
-                      {.label = fmt::format("no mask, biases of pairs of {} places", tokens + places),
-                       .places = places,
-                       .mask = "none"},
-                      &cases);
-    }
-    AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow},
-                    {.label = "biases of pairs by boxes, dropout", .dropout = 0.1, .places = 4}, &cases);
+  for (const OwnForm& form : std::initializer_list<OwnForm>{
+           {.label = "plain"},
+           {.label = "dropout", .dropout = 0.1},
+           {.label = "soft cap", .softcap = 2},
+           {.label = "linear biases", .alibi = true},
+           {.label = "sinks", .sinks = true},
+           {.label = "biases by distance", .distance = 40},
+           {.label = "biases by distance, dropout, sinks", .dropout = 0.1, .sinks = true, .distance = 150},
+           {.label = "biases of pairs", .places = 0},
+           {.label = "biases of pairs, dropout, sinks", .dropout = 0.1, .sinks = true, .places = 3},
+           {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
+    const std::vector<DType> one = {DType::kBF16};
+    AddOwnAttention({"", 2, 301, 4, 2, head, 0, kNarrow}, form, &cases);
+    AddOwnAttention({"", 1, 1024, 4, 1, head, 0, one, zigzag}, form, &cases);
+    AddOwnAttention({"", 2, 500, 2, 2, head, 130, one}, form, &cases);
   }
+  for (const std::int64_t tokens : {1, 2, 63, 64, 65, 127, 128, 129, 192, 1000})
+    AddOwnAttention({"", 1, tokens, 2, 1, head, 0, {DType::kF16}}, {.label = "plain"}, &cases);
+  AddOwnAttention({"", 1, 512, 2, 1, head, 1, kNarrow}, {.label = "plain"}, &cases);
+  AddOwnAttention({"", 1, 400, 2, 2, head, 0, kNarrow, {{50, 50}, {300, 50}}}, {.label = "plain"}, &cases);
+  AddOwnAttention({"", 1, 2048, 2, 2, head, 0, {DType::kBF16}, {{256, 256}}}, {.label = "plain"}, &cases);
+  for (const std::int64_t tokens : {1, 100, 256, 700})
+    AddOwnAttention({"", 2, tokens, 4, 2, head, 0, kNarrow}, {.label = "no mask", .mask = "none"}, &cases);
+  AddOwnAttention({"", 1, 300, 2, 2, head, 0, {DType::kBF16}},
+                  {.label = "no mask, dropout", .dropout = 0.1, .mask = "none"}, &cases);
+  for (const std::int64_t distance : {1, 7, 64, 128, 1000}) {
+    AddOwnAttention({"", 2, 333, 4, 2, head, 0, kNarrow},
+                    {.label = "no mask, biases by distance", .distance = distance, .mask = "none"}, &cases);
+  }
+  // With as many places as tokens all pairs are seen; a multiple of eight places comes by boxes.
+  for (const auto& [tokens, places] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+           {1, 0}, {1, 1}, {64, 0}, {64, 1}, {333, 0}, {333, 1}, {333, 3}, {328, 0}, {328, 8}}) {
+    AddOwnAttention({"", 3, tokens, 4, 2, head, 0, kNarrow},
+                    {.label = fmt::format("no mask, biases of pairs of {} places", tokens + places),
+                     .places = places,
+                     .mask = "none"},
+                    &cases);
+  }
+  AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow},
+                  {.label = "biases of pairs by boxes, dropout", .dropout = 0.1, .places = 4}, &cases);
+  if (head != 64) return cases;
   // Keys for the form of three warpgroups.
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},
@@ -395,7 +394,6 @@ GpuCases OwnAttentionCases() {
 
 GpuCases FilledAttentionCases() {
   GpuCases cases;
-  const DimExtent zigzag = {{128, 128}, {768, 128}};
   // Heads that the kernels fill up, of keys and of values.
   for (const auto& [head, value_head] :
        std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{8, 8},
@@ -421,6 +419,12 @@ GpuCases FilledAttentionCases() {
     AddOwnAttention({"", 1, 333, 2, 1, head, 0, {DType::kBF16}, {}, 0, value_head},
                     {.label = "dropout, sinks", .dropout = 0.1, .sinks = true}, &cases);
   }
+  return cases;
+}
+
+GpuCases DocumentAttentionCases() {
+  GpuCases cases;
+  const DimExtent zigzag = {{128, 128}, {768, 128}};
   // Documents: of one token, over borders of tiles and blocks, in chunks, and with each of the other masks.
   for (const std::int64_t head : {64, 72, 96, 128, 256}) {
     const std::vector<std::int64_t> documents = {100, 1, 3, 400, 128};
@@ -439,6 +443,12 @@ GpuCases FilledAttentionCases() {
     AddOwnAttention({"", 2, 700, 4, 2, head, 0, {DType::kBF16}},
                     {.label = "documents, biases of pairs", .places = 0, .documents = documents}, &cases);
   }
+  return cases;
+}
+
+GpuCases OtherOwnAttentionCases() {
+  GpuCases cases;
+  const DimExtent zigzag = {{128, 128}, {768, 128}};
   // Each form of wide heads, and of such as are filled up to 96 elements.
   for (const auto& [head, value_head] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
            {192, 128}, {256, 256}, {72, 72}, {80, 80}, {88, 88}}) {

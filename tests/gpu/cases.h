@@ -87,8 +87,10 @@ GpuCases ElementwiseCases();
 GpuCases NormCases();
 GpuCases TokenCases();
 GpuCases AttentionCases();
-GpuCases OwnAttentionCases();
-GpuCases FilledAttentionCases();  // likewise, of other sizes of heads, and documents
+GpuCases OwnAttentionCases(std::int64_t head);  // of 64, 96 or 128
+GpuCases FilledAttentionCases();                // likewise, of heads that are filled up
+GpuCases DocumentAttentionCases();
+GpuCases OtherOwnAttentionCases();  // of wide heads, and those filled up to 96
 GpuCases LatentAttentionCases();
 GpuCases CacheCases();
 GpuCases LossCases();

@@ -288,8 +288,12 @@ TEST_CASE("gpu op: elementwise") { RunAll(ElementwiseCases()); }
 TEST_CASE("gpu op: norms") { RunAll(NormCases()); }
 TEST_CASE("gpu op: embedding and qkv") { RunAll(TokenCases()); }
 TEST_CASE("gpu op: attention") { RunAll(AttentionCases()); }
-TEST_CASE("gpu op: own attention") { RunAll(OwnAttentionCases()); }
-TEST_CASE("gpu op: own attention of other heads") { RunAll(FilledAttentionCases()); }
+TEST_CASE("gpu op: own attention of 64") { RunAll(OwnAttentionCases(64)); }
+TEST_CASE("gpu op: own attention of 96") { RunAll(OwnAttentionCases(96)); }
+TEST_CASE("gpu op: own attention of 128") { RunAll(OwnAttentionCases(128)); }
+TEST_CASE("gpu op: own attention filled up") { RunAll(FilledAttentionCases()); }
+TEST_CASE("gpu op: own attention of documents") { RunAll(DocumentAttentionCases()); }
+TEST_CASE("gpu op: own attention of other heads") { RunAll(OtherOwnAttentionCases()); }
 TEST_CASE("gpu op: latent attention") { RunAll(LatentAttentionCases()); }
 TEST_CASE("gpu op: caches") { RunAll(CacheCases()); }
 TEST_CASE("gpu op: cross entropy") { RunAll(LossCases()); }
