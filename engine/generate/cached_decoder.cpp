@@ -43,7 +43,7 @@ std::int32_t TemperatureBits(double temperature) {
 
 // The largest logits of a rank's own columns, and the sums over all columns, as the rank tells them.
 struct RankTop {
-  std::vector<std::int32_t> tokens;  // [samples, count], −1 behind the last
+  std::vector<std::int32_t> tokens;  // [samples, count], the likeliest first, −1 behind the last
   std::vector<float> values;
   std::vector<float> log_sums;  // [samples, 2], of all ranks
   std::int64_t count = 0;
@@ -55,6 +55,8 @@ Likeliest Joined(const std::vector<RankTop>& parts, std::int64_t row, std::int64
   Likeliest joined;
   std::optional<Likelihood> end;  // what comes after it is not known
   for (const RankTop& part : parts) {
+    const std::ptrdiff_t before = std::ssize(joined.tokens);
+    joined.tokens.reserve(joined.tokens.size() + static_cast<std::size_t>(part.count));
     Likelihood last;
     for (std::int64_t n = 0; n < part.count; ++n) {
       const auto at = static_cast<std::size_t>(row * part.count + n);
@@ -62,8 +64,8 @@ Likeliest Joined(const std::vector<RankTop>& parts, std::int64_t row, std::int64
       if (last.token >= 0) joined.tokens.push_back(last);
     }
     if (last.token >= 0 && (!end || IsLikelier(last, *end))) end = last;
+    std::ranges::inplace_merge(joined.tokens, joined.tokens.begin() + before, IsLikelier);
   }
-  std::ranges::sort(joined.tokens, IsLikelier);
   if (end && std::ssize(joined.tokens) < vocabulary) {
     while (IsLikelier(*end, joined.tokens.back())) joined.tokens.pop_back();
   }

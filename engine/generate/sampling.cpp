@@ -70,15 +70,15 @@ class HeapOfTokens {
 // Those that are known, in this order.
 class ListOfTokens {
  public:
-  ListOfTokens(std::span<const Likelihood> logits, bool has_all) : logits_(logits), has_all_(has_all) {}
+  ListOfTokens(std::span<const Likelihood> tokens, bool has_all) : tokens_(tokens), has_all_(has_all) {}
   bool has_all() const { return has_all_; }
   std::optional<Likelihood> Next() {
-    if (next_ == logits_.size()) return std::nullopt;
-    return logits_[next_++];
+    if (next_ == tokens_.size()) return std::nullopt;
+    return tokens_[next_++];
   }
 
  private:
-  std::span<const Likelihood> logits_;
+  std::span<const Likelihood> tokens_;
   bool has_all_;
   std::size_t next_ = 0;
 };
@@ -87,18 +87,21 @@ class ListOfTokens {
 struct Cut {
   const SamplingOptions& options;
   double highest;                                           // logit
-  double total;                                             // Σ exp((z − highest) / temperature)
+  double total;                                             // of all weights
   double enough = std::numeric_limits<double>::infinity();  // a sum of probabilities
+
+  double WeightOf(double logit) const { return std::exp((logit - highest) / options.temperature); }
 };
 
 // The tokens that top_p and min_p leave, and their probabilities before these leave any out. Nullopt: not all of them are known.
-template <typename Tokens>
-std::optional<std::vector<Likelihood>> Left(const Cut& cut, Tokens* tokens) {
+// `weight_of`: of a token as it comes.
+template <typename Tokens, typename Weight>
+std::optional<std::vector<Likelihood>> Left(const Cut& cut, Tokens* tokens, const Weight& weight_of) {
   std::vector<Likelihood> left;
   const double least = cut.options.min_p / cut.total;
   double sum = 0;
   while (const std::optional<Likelihood> one = tokens->Next()) {
-    const double probability = std::exp((one->value - cut.highest) / cut.options.temperature) / cut.total;
+    const double probability = weight_of(*one) / cut.total;
     if (probability < least || probability == 0) return left;
     left.push_back({one->token, probability});
     sum += probability;
@@ -112,18 +115,19 @@ std::optional<std::vector<Likelihood>> Left(const Cut& cut, Tokens* tokens) {
 template <typename Tokens>
 std::optional<std::vector<Likelihood>> LeftOfTop(Cut cut, Tokens* tokens) {
   const auto count = static_cast<std::size_t>(cut.options.top_k);
-  if (count == 0) return Left(cut, tokens);
-  std::vector<Likelihood> top;
+  if (count == 0)
+    return Left(cut, tokens, [&](const Likelihood& logit) { return cut.WeightOf(logit.value); });
+  std::vector<Likelihood> top;  // weights
   cut.total = 0;
   while (top.size() < count) {
     const std::optional<Likelihood> one = tokens->Next();
     if (!one && tokens->has_all()) break;
     if (!one) return std::nullopt;
-    top.push_back(*one);
-    cut.total += std::exp((one->value - cut.highest) / cut.options.temperature);
+    top.push_back({one->token, cut.WeightOf(one->value)});
+    cut.total += top.back().value;
   }
   ListOfTokens list(top, /*has_all=*/true);
-  return Left(cut, &list);
+  return Left(cut, &list, [](const Likelihood& weight) { return weight.value; });
 }
 
 // Whether no token is left out: probabilities then sum to 1 as they are, and tokens behind the drawn one do not matter.
