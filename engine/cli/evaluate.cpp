@@ -55,7 +55,24 @@ absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& argumen
   if (!loaded.ok()) return absl::InvalidArgumentError("the recipe has errors");
   const std::string run =
       arguments.run.empty() ? (fs::path("runs") / fs::path(arguments.model).stem()).string() : arguments.run;
-  return train::ModelOfRecipe(std::move(loaded.recipe), run);
+  ASSIGN_OR_RETURN(train::EvaluatedModel model, train::ModelOfRecipe(std::move(loaded.recipe), run));
+  if (model.checkpoint.empty() && !arguments.run.empty())
+    return NotFound(
+        "--run {} holds no whole checkpoint; without --run a recipe that was not trained yet is evaluated as "
+        "it starts",
+        run);
+  return model;
+}
+
+// Before anything is computed whose samples could not be kept.
+absl::Status CheckSamplesFile(const std::string& path) {
+  std::error_code error;
+  const fs::path folder = fs::absolute(path, error).parent_path();
+  if (path.empty() || (fs::is_directory(folder, error) && !fs::is_directory(path, error)))
+    return absl::OkStatus();
+  return InvalidArgument(
+      "--samples-out {}: {}", path,
+      fs::is_directory(path, error) ? "it is a folder, and a file is written" : "its folder is not there");
 }
 
 void PrintResult(const evaluate::TaskResult& result) {
@@ -73,6 +90,7 @@ void PrintResult(const evaluate::TaskResult& result) {
 }
 
 absl::Status EvaluateTasks(EvaluateArguments& arguments) {
+  RETURN_IF_ERROR(CheckSamplesFile(arguments.samples_out));
   ASSIGN_OR_RETURN(const train::EvaluatedModel model, OpenModel(arguments));
   const auto note = [](const std::string& text) { Print(stderr, "note: {}\n", text); };
   for (const std::string& text : model.notes) note(text);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/print.h"
+#include "engine/cli/checks.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/model_options.h"
 #include "engine/cli/prompts.h"
@@ -131,11 +132,18 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   RETURN_IF_ERROR(generate::CheckSampling(arguments.options.sampling));
   ASSIGN_OR_RETURN(const std::vector<WrittenPrompt> written, ReadPrompts(arguments.prompts));
   ASSIGN_OR_RETURN(const generate::ModelSource source, FindModel(arguments.model));
+  for (const std::int32_t id : arguments.options.end_tokens) {
+    if (id >= source.recipe.model.vocab)
+      return InvalidArgument("--end-token {} is no token id: there are 0 to {}", id,
+                             source.recipe.model.vocab - 1);
+  }
   const bool writes_logits = !arguments.logits_file.empty();
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (!AreIds(written) || !(arguments.ids_out || writes_logits)) {
     ASSIGN_OR_RETURN(tokenizer, generate::OpenTokenizer(source.recipe.data, arguments.model.files));
   }
+  if (!arguments.options.stops.empty() && (arguments.ids_out || tokenizer == nullptr))
+    return InvalidArgument("--stop is of text, and --tokens-out prints token ids; --end-token ends these");
   ASSIGN_OR_RETURN(const std::vector<generate::Prompt> prompts,
                    MakePrompts(written, arguments.prompts, source, tokenizer.get(),
                                arguments.ids_out || tokenizer == nullptr));
@@ -169,6 +177,7 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
 void AddSamplingOptions(CLI::App* command, generate::SamplingOptions* sampling) {
   command->add_option("--temperature", sampling->temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 100.0))
+      ->check(CheckIsNumber)
       ->capture_default_str();
   command->add_option("--top-k", sampling->top_k, "Draw among the k likeliest tokens; 0: among all")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
@@ -177,18 +186,21 @@ void AddSamplingOptions(CLI::App* command, generate::SamplingOptions* sampling) 
       ->add_option("--top-p", sampling->top_p,
                    "Draw among the likeliest tokens whose probabilities come to p")
       ->check(CLI::Range(0.0, 1.0))
+      ->check(CheckIsNumber)
       ->capture_default_str();
   command
       ->add_option("--min-p", sampling->min_p,
                    "Draw among tokens that are at least so many times as likely as the likeliest")
       ->check(CLI::Range(0.0, 1.0))
+      ->check(CheckIsNumber)
       ->capture_default_str();
   command
       ->add_option("--repetition-penalty", sampling->repetition_penalty,
                    "Above 1: tokens that are there already become less likely")
       ->check(CLI::Range(0.01, 100.0))
+      ->check(CheckIsNumber)
       ->capture_default_str();
-  command->add_option("--seed", sampling->seed, "Of the draws")->capture_default_str();
+  command->add_option("--seed", sampling->seed, "Of the draws")->check(CheckHasNoSign)->capture_default_str();
 }
 
 void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {

@@ -1,4 +1,5 @@
 #include "engine/cli/launch_options.h"
+#include "engine/cli/checks.h"
 
 #include <fmt/format.h>
 
@@ -324,6 +325,7 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
   const auto seconds = [&](const char* name, auto* value, const char* text, double least) {
     return command->add_option(name, *value, text)
         ->check(CLI::Range(least, 1e6))
+        ->check(CheckIsNumber)
         ->check([](const std::string& given) {  // which is in every range
           return std::isnan(std::strtod(given.c_str(), nullptr)) ? "Not a number of seconds" : "";
         })

@@ -25,6 +25,12 @@ absl::StatusOr<std::string> FindModelFolder(const std::string& name) {
   ASSIGN_OR_RETURN(const std::string folder, train::LocalCheckpoint(name, &copied));
   for (const std::string& report : copied) Print(stderr, "note: {}\n", report);
   std::error_code error;
+  if (!fs::exists(folder, error)) return NotFound("there is no {}", folder);
+  if (!fs::is_directory(folder, error)) {
+    return InvalidArgument(
+        "{} is a file{}; the folder of a run, of a checkpoint or of a Hugging Face model is wanted", folder,
+        folder.ends_with(".toml") ? ", a recipe" : "");
+  }
   if (fs::exists(fs::path(folder) / checkpoint::kManifestName, error)) return folder;
   if (hf::IsModelFolder(folder)) return folder;
   const std::string root = train::CheckpointRootIn(folder);

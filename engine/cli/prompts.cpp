@@ -196,7 +196,8 @@ void AddPromptOptions(CLI::App* command, PromptArguments* arguments) {
   CLI::Option* prompts =
       command
           ->add_option("--prompts", arguments->prompts_file,
-                       "A file of prompts, - for standard input: each line is one; of a name that ends in "
+                       "A file of prompts, - for standard input: each line that is not empty is one; of a "
+                       "name that ends in "
                        ".jsonl, each is a JSON string, a list of token ids, or an object with one of these "
                        "as \"prompt\"")
           ->type_name("FILE|-")

@@ -15,6 +15,7 @@
 #include "engine/base/units.h"
 #include "engine/base/write_file.h"
 #include "engine/cli/check_plan.h"
+#include "engine/cli/checks.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/progress_line.h"
@@ -184,6 +185,7 @@ void AddSearchCommand(CLI::App& app, int* exit_code) {
       ->add_option("--memory-limit", arguments->memory_percent,
                    "Per cent of a device's memory that may be taken; above 95 `engine check` warns")
       ->check(CLI::Range(1.0, 100.0))
+      ->check(CheckIsNumber)
       ->type_name("PERCENT")
       ->capture_default_str();
   arguments->options.threads = 0;

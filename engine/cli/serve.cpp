@@ -9,6 +9,7 @@
 
 #include "engine/base/print.h"
 #include "engine/base/status.h"
+#include "engine/cli/checks.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/model_options.h"
 #include "engine/cli/stop_signals.h"
@@ -49,6 +50,14 @@ void ServeUntilSignal(generate::Batch* batch, serve::Server* server) {
   constexpr std::chrono::milliseconds kLookForSignals{50};
   while (StopSignals::Came() == 0) {
     if (!batch->Advance()) batch->WaitForWork(kLookForSignals);
+  }
+  // Those that wait for an answer are told, and streams come to their end, where clients read.
+  constexpr std::chrono::seconds kMost{2};
+  server->Refuse();
+  for (const auto end = std::chrono::steady_clock::now() + kMost;
+       server->is_answering() && std::chrono::steady_clock::now() < end;) {
+    batch->CancelAll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   server->Stop();
   while (!server->has_stopped()) {
@@ -129,6 +138,7 @@ void AddServeCommand(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   command->add_option("--timeout", arguments->timeout_seconds, "Seconds that a request may take, waiting too")
       ->check(CLI::Range(0.001, 1e6))
+      ->check(CheckIsNumber)
       ->type_name("SECONDS")
       ->capture_default_str();
   command->add_option("--max-body", arguments->most_body_bytes, "Bytes that the body of a request may have")

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/print.h"
+#include "engine/cli/checks.h"
 #include "engine/cli/color.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
@@ -122,6 +123,7 @@ void AddWatchCommand(CLI::App& app, int* exit_code) {
       ->type_name("DIR");
   command->add_option("--interval", arguments->interval_s, "Seconds between two looks at the files")
       ->check(CLI::Range(0.1, 3600.0))
+      ->check(CheckIsNumber)
       ->type_name("SECONDS")
       ->capture_default_str();
   command->add_flag("--once", arguments->once,

@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/base/file.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/data/text_parts.h"
 #include "engine/evaluate/white_space.h"
 #include "engine/evaluate/wikitext.h"
 
@@ -20,6 +20,29 @@ using Ids = std::vector<std::int32_t>;
 using nlohmann::json;
 
 constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;  // of a task's file, which is read as a whole
+
+// A file's text, unpacked where it is compressed.
+absl::StatusOr<std::string> ReadText(const std::string& file) {
+  constexpr std::size_t kPartBytes = 1 << 20;
+  ASSIGN_OR_RETURN(data::TextParts parts, data::TextParts::Open(file));
+  std::string text;
+  while (true) {
+    ASSIGN_OR_RETURN(const data::TextPart part,
+                     parts.Next(kPartBytes, [](std::string_view some) { return some.size(); }));
+    if (part.text.empty()) return text;
+    text += part.text;
+    if (std::ssize(text) > kMostBytes)
+      return InvalidArgument("{}: more than {} bytes, which a task's file may have", file, kMostBytes);
+  }
+}
+
+// Whether each line is an example: of a name that ends so, or so before what says that it is compressed.
+bool IsJsonl(std::string_view file) {
+  for (const std::string_view ending : {".gz", ".zst"}) {
+    if (file.ends_with(ending)) file.remove_suffix(ending.size());
+  }
+  return file.ends_with(".jsonl");
+}
 
 absl::StatusOr<Ids> Encode(std::string_view text, const data::Tokenizer& tokenizer) {
   Ids ids;
@@ -105,6 +128,9 @@ class ExampleMaker {
     Example example = Next(line);
     if (task_.settings.target == "word") {
       const std::size_t blank = text.rfind(' ');
+      if (text.empty() || blank + 1 == text.size())
+        return InvalidArgument("the text {}, so that there is no last word to predict",
+                               text.empty() ? "is empty" : "ends with a blank");
       const bool one_word = blank == std::string_view::npos;
       RETURN_IF_ERROR(AddPair(one_word ? "" : text.substr(0, blank),
                               " " + std::string(one_word ? text : text.substr(blank + 1))));
@@ -234,11 +260,11 @@ absl::StatusOr<Row> RowOfPair(std::string_view context, std::string_view continu
 absl::StatusOr<Task> MakeTask(const TaskSettings& settings, const data::Tokenizer& tokenizer,
                               std::int64_t vocab, std::int64_t sequence, std::int64_t limit) {
   ASSIGN_OR_RETURN(const std::int64_t window, WindowOf(settings, sequence));
-  ASSIGN_OR_RETURN(const std::string text, ReadRegular(settings.file, kMostBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadText(settings.file));
   Task task{.settings = settings,
             .contents = HashHex(fmt::format("{} {} {}", static_cast<int>(settings.kind), limit, text))};
   ExampleMaker maker(tokenizer, window, &task);
-  const bool lines = settings.kind != TaskKind::kPerplexity || settings.file.ends_with(".jsonl");
+  const bool lines = settings.kind != TaskKind::kPerplexity || IsJsonl(settings.file);
   RETURN_IF_ERROR(lines ? AddLines(text, limit, &maker, &task) : maker.AddText(text, 1));
   if (task.examples.empty()) return InvalidArgument("{}: there is no example", settings.file);
   RETURN_IF_ERROR(CheckIds(task, vocab));

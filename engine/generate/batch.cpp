@@ -27,12 +27,14 @@ absl::Status Batch::Check(const Request& request) const {
 
 absl::StatusOr<std::vector<Batch::Cancel>> Batch::Submit(std::vector<Request> requests) {
   for (const Request& request : requests) RETURN_IF_ERROR(Check(request));
-  if (requests.size() > most_waiting_)
-    return InvalidArgument("{} sequences are asked for at once, and at most {} may wait", requests.size(),
-                           most_waiting_);
+  const std::size_t slots = running_.size();
+  if (requests.size() > slots + most_waiting_)
+    return InvalidArgument("{} sequences are asked for at once, but {} can run, and at most {} may wait",
+                           requests.size(), slots, most_waiting_);
   std::vector<Cancel> cancels;
   const std::lock_guard lock(mutex_);
-  if (waiting_.size() + requests.size() > most_waiting_)
+  const std::size_t free = slots - static_cast<std::size_t>(counts_.running);
+  if (waiting_.size() + requests.size() > free + most_waiting_)
     return ResourceExhausted("{} sequences wait already, and at most {} may", waiting_.size(), most_waiting_);
   for (Request& request : requests) {
     cancels.push_back(std::make_shared<std::atomic<bool>>(false));

@@ -208,6 +208,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource
   const bool has_caches = plan.status().code() != absl::StatusCode::kUnimplemented;
   if (!has_caches && recipe.world_size() > 1)
     return InvalidArgument("{}; such a model runs on one rank alone", Message(plan.status()));
+  if (!has_caches && recipe.generate.cache_dtype == "fp8")
+    return InvalidArgument("{}; such a model has no caches that could be in fp8 (--cache-dtype auto)",
+                           Message(plan.status()));
   if (!has_caches)
     plan = driver::CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true});
   RETURN_IF_ERROR(plan.status());

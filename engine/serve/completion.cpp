@@ -57,6 +57,8 @@ absl::StatusOr<std::shared_ptr<Completion>> Completion::Start(
 }
 
 absl::Status Completion::Prepare() {
+  if (model_.tokenizer == nullptr && !request_.stops.empty())
+    return FailedPrecondition("the model has no tokenizer here, so there is no text that stop could end");
   for (const PromptBody& body : request_.prompts) {
     Choice choice;
     const std::string* text = std::get_if<std::string>(&body);

@@ -94,6 +94,10 @@ absl::Status ReadLogprobs(const json& value, std::optional<std::int64_t>* logpro
 
 absl::Status ReadSeed(const json& value, std::optional<std::uint64_t>* seed) {
   if (value.is_null()) return absl::OkStatus();
+  if (value.is_number_unsigned()) {
+    *seed = value.get<std::uint64_t>();
+    return absl::OkStatus();
+  }
   std::int64_t number = 0;
   RETURN_IF_ERROR(ReadWhole(value, "seed", std::numeric_limits<std::int64_t>::min(),
                             std::numeric_limits<std::int64_t>::max(), &number));

@@ -4,6 +4,7 @@
 #include <httplib.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -49,6 +50,20 @@ void AnswerStatus(const absl::Status& status, httplib::Response& response) {
   if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) code = 503;
   if (absl::IsInternal(status) || absl::IsUnavailable(status)) code = 500;
   AnswerError(code, Message(status), response);
+}
+
+// The paths that there are, and the method of each.
+struct Path {
+  const char* path;
+  const char* method;
+};
+constexpr Path kPaths[] = {{"/health", "GET"},          {"/v1/models", "GET"}, {"/tokenizer_info", "GET"},
+                           {"/v1/completions", "POST"}, {"/tokenize", "POST"}, {"/detokenize", "POST"}};
+
+// Nothing more is read of a connection whose request was not read to its end. A client that asks for it itself gets the library's
+// own header.
+void CloseAfter(const httplib::Request& request, httplib::Response& response) {
+  if (request.get_header_value("Connection") != "close") response.set_header("Connection", "close");
 }
 
 // What the library itself answers: no such path, a body that it cannot read.
@@ -99,6 +114,8 @@ class Server::Impl {
 
   int port() const { return port_; }
   bool has_stopped() const { return has_stopped_; }
+  bool is_answering() const { return answering_ > 0; }
+  void Refuse() { stops_ = true; }
   void Stop() {
     stops_ = true;
     http_.stop();
@@ -117,22 +134,48 @@ class Server::Impl {
     Post("/v1/completions", &Impl::Complete);
     Post("/tokenize", &Impl::Tokenize);
     Post("/detokenize", &Impl::Detokenize);
-    // The library takes "-5" for 2^64 − 5 bytes, and waits for them.
-    http_.set_pre_routing_handler([](const Request& request, Response& response) {
-      const std::string length = request.get_header_value("Content-Length");
-      if (length.find_first_not_of("0123456789") == std::string::npos)
-        return httplib::Server::HandlerResponse::Unhandled;
-      response.set_header("Connection", "close");
-      AnswerError(400, fmt::format("Content-Length must be a number of bytes, and is \"{}\"", Shown(length)),
-                  response);
+    http_.set_pre_routing_handler([this](const Request& request, Response& response) {
+      if (CheckLength(request, response)) return httplib::Server::HandlerResponse::Unhandled;
+      CloseAfter(request, response);
       return httplib::Server::HandlerResponse::Handled;
     });
-    http_.set_error_handler([](const Request&, Response& response) {
-      if (response.body.empty()) AnswerError(response.status, MeaningOf(response.status), response);
+    // A client that asks whether its body is wanted is told before it sends one.
+    http_.set_expect_100_continue_handler([this](const Request& request, Response& response) {
+      constexpr int kContinue = 100;
+      if (CheckLength(request, response)) return kContinue;
+      CloseAfter(request, response);
+      return response.status;
+    });
+    http_.set_error_handler([](const Request& request, Response& response) {
+      if (!response.body.empty()) return;
+      for (const Path& one : kPaths) {
+        if (response.status != 404 || request.path != one.path) continue;
+        response.set_header("Allow", one.method);
+        return AnswerError(405, fmt::format("{} takes {} alone", one.path, one.method), response);
+      }
+      AnswerError(response.status, MeaningOf(response.status), response);
     });
     http_.set_exception_handler([](const Request&, Response& response, const std::exception_ptr&) {
       AnswerError(500, "the server failed", response);
     });
+  }
+
+  // Whether what the request says of its body's length is right; else it is answered. The library takes "-5" for 2^64 − 5 bytes,
+  // and waits for them, or for a body that is then refused.
+  bool CheckLength(const Request& request, Response& response) const {
+    const std::string length = request.get_header_value("Content-Length");
+    constexpr std::size_t kMostDigits = 18;
+    if (request.get_header_value_count("Content-Length") > 1) {
+      AnswerError(400, "Content-Length is there more than once", response);
+    } else if (length.find_first_not_of("0123456789") != std::string::npos) {
+      AnswerError(400, fmt::format("Content-Length must be a number of bytes, and is \"{}\"", Shown(length)),
+                  response);
+    } else if (length.size() > kMostDigits || (!length.empty() && std::stoull(length) > options_.most_body)) {
+      AnswerError(413, MeaningOf(413), response);
+    } else {
+      return true;
+    }
+    return false;
   }
 
   // The body is read here, as old releases of the library put no bound to one that comes in chunks.
@@ -142,7 +185,9 @@ class Server::Impl {
                                      const httplib::ContentReader& read) {
       std::string body;
       bool is_long = false;
-      const bool is_read = read([&](const char* data, std::size_t size) {
+      // Without a length there is none, and nothing comes that could be waited for (RFC 9112, 6.3).
+      const bool has_body = request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
+      const bool is_read = !has_body || read([&](const char* data, std::size_t size) {
         is_long = body.size() + size > options_.most_body;
         if (!is_long) body.append(data, size);
         return !is_long;
@@ -150,7 +195,7 @@ class Server::Impl {
       if (!is_read) {
         // The library itself refuses a length that is said beforehand. What is left of the body must not be read as a request.
         const bool is_refused = is_long || response.status == 413;
-        response.set_header("Connection", "close");
+        CloseAfter(request, response);
         return AnswerError(is_refused ? 413 : 400,
                            is_refused ? MeaningOf(413) : "the body did not come whole", response);
       }
@@ -222,6 +267,10 @@ class Server::Impl {
       if (tokens == parsed.end()) return InvalidArgument("there are no tokens");
       ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids, ParseIds(*tokens, "tokens"));
       if (model_.tokenizer == nullptr) return FailedPrecondition("the model has no tokenizer here");
+      const auto outside =
+          std::ranges::find_if(ids, [this](std::int32_t id) { return id >= model_.vocabulary; });
+      if (outside != ids.end())
+        return InvalidArgument("{} is no token id: there are 0 to {}", *outside, model_.vocabulary - 1);
       ASSIGN_OR_RETURN(const std::string text, model_.tokenizer->Decode(ids));
       return Json{{"prompt", text}};
     }();
@@ -237,7 +286,10 @@ class Server::Impl {
         Completion::Start(model_, *std::move(parsed), next_number_++, deadline);
     if (!started.ok()) return AnswerStatus(started.status(), response);
     const int client = SocketOf(request.remote_addr, request.remote_port);
-    streams ? Stream(*started, client, response) : Wait(*started, client, response);
+    ++answering_;
+    if (streams) return Stream(*started, client, request, response);
+    Wait(*started, client, response);
+    --answering_;
   }
 
   // The client has left, or the server is to stop: nobody waits for the answer.
@@ -251,18 +303,27 @@ class Server::Impl {
     status.ok() ? AnswerJson(200, completion->Answer(), response) : AnswerStatus(status, response);
   }
 
-  void Stream(const std::shared_ptr<Completion>& completion, int client, Response& response) const {
+  void Stream(const std::shared_ptr<Completion>& completion, int client, const Request& request,
+              Response& response) {
     response.set_header("Cache-Control", "no-cache");
-    response.set_chunked_content_provider(
-        "text/event-stream",
-        [this, completion, client](std::size_t, httplib::DataSink& sink) {
-          const std::string events = completion->NextEvents(kLookAtClient);
-          if (IsInVain(client)) completion->Cancel();
-          if (!events.empty() && !sink.write(events.data(), events.size())) return false;
-          if (completion->has_ended()) sink.done();
-          return true;
-        },
-        [completion](bool) { completion->Cancel(); });
+    const auto provide = [this, completion, client](std::size_t, httplib::DataSink& sink) {
+      const std::string events = completion->NextEvents(kLookAtClient);
+      if (IsInVain(client)) completion->Cancel();
+      if (!events.empty() && !sink.write(events.data(), events.size())) return false;
+      if (completion->has_ended()) sink.done();
+      return true;
+    };
+    const auto end = [this, completion](bool) {
+      completion->Cancel();
+      --answering_;
+    };
+    constexpr const char* kEvents = "text/event-stream";
+    if (request.version == "HTTP/1.0") {  // which knows no chunks: the end of the connection is the stream's
+      CloseAfter(request, response);
+      response.set_content_provider(kEvents, provide, end);
+    } else {
+      response.set_chunked_content_provider(kEvents, provide, end);
+    }
   }
 
   const ServedModel& model_;
@@ -271,6 +332,7 @@ class Server::Impl {
   std::thread thread_;
   int port_ = -1;
   std::atomic<bool> stops_ = false, has_stopped_ = false;
+  std::atomic<int> answering_ = 0;  // completions
   std::atomic<std::uint64_t> next_number_ = 0;
 };
 
@@ -285,6 +347,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServedModel& model,
 }
 
 int Server::port() const { return impl_->port(); }
+void Server::Refuse() { impl_->Refuse(); }
+bool Server::is_answering() const { return impl_->is_answering(); }
 void Server::Stop() { impl_->Stop(); }
 bool Server::has_stopped() const { return impl_->has_stopped(); }
 

@@ -37,6 +37,10 @@ class Server {
 
   int port() const;
   // From now on new requests are 503, and those that are under way are cancelled. From any thread.
+  void Refuse();
+  // A completion's answer is under way: after Refuse its error, or the end of a stream.
+  bool is_answering() const;
+  // Refuse, and no more is read or written. From any thread.
   void Stop();
   // The server's threads have ended; they need the batch to be advanced until then.
   bool has_stopped() const;

@@ -86,7 +86,7 @@ RunResult ReadRun(const std::string& folder, const recipe::Recipe& recipe, const
     seconds += iteration_s.back();
     run.train.push_back({tokens, seconds, NumberIn(json, "loss")});
   });
-  AddDeviations(folder, evaluated, &run.tasks);
+  AddDeviations((fs::path(folder) / "run").string(), evaluated, &run.tasks);
   run.iteration_s = Median(iteration_s);
   run.tokens_per_s = Median(tokens_per_s);
   const std::optional<FinishedRun> finished = ReadFinished(folder, recipe);

@@ -33,23 +33,24 @@ absl::StatusOr<std::vector<evaluate::Task>> TasksOf(const recipe::Recipe& recipe
 }
 
 std::optional<Diagnostic> CheckTasks(const recipe::Recipe& recipe) {
-  for (const std::string& task : recipe.evaluation.tasks) {
-    if (task.ends_with(".toml")) continue;
-    const absl::Status status = evaluate::ReadTask(task).status();
-    if (status.ok()) continue;
-    Diagnostic error{.severity = Severity::kError,
-                     .span = {recipe.path, 0, 0, 1},
-                     .message = Message(status),
-                     .hint = "",
-                     .source_line = ""};
-    error.code = "E206";
-    if (const auto found = recipe.provenance.find("evaluation.tasks"); found != recipe.provenance.end()) {
-      error.span = found->second.span;
-      error.source_line = found->second.source_line;
-    }
-    return error;
+  std::vector<std::string> tasks = recipe.evaluation.tasks;
+  if (tasks.empty()) return std::nullopt;
+  std::erase_if(tasks, [](const std::string& task) { return task.ends_with(".toml"); });
+  absl::Status status = evaluate::ReadTasks(tasks).status();
+  if (status.ok() && recipe.data.tokenizer.kind == "none")
+    status = InvalidArgument("tasks are texts, and there is no tokenizer (data.tokenizer.kind)");
+  if (status.ok()) return std::nullopt;
+  Diagnostic error{.severity = Severity::kError,
+                   .span = {recipe.path, 0, 0, 1},
+                   .message = Message(status),
+                   .hint = "",
+                   .source_line = ""};
+  error.code = "E206";
+  if (const auto found = recipe.provenance.find("evaluation.tasks"); found != recipe.provenance.end()) {
+    error.span = found->second.span;
+    error.source_line = found->second.source_line;
   }
-  return std::nullopt;
+  return error;
 }
 
 namespace {
