@@ -165,6 +165,36 @@ TEST_CASE("ablate: runs every variant with every seed and writes what came of it
                "seed-1 was made with optimizer.learning_rate = 0.01, which is now 0.5; give another --out"));
 }
 
+// Two variants of one seed were asked the same: the study says of them what `engine diff` says of their runs.
+TEST_CASE("ablate: variants of one seed are compared example by example, as diff compares their runs") {
+  const TinyStudy tiny;
+  data::WriteFile(tiny.study,
+                  "[study]\nbase = \"tiny.toml\"\nseeds = [1]\n"
+                  "[variants.slow]\n[variants.fast]\noptimizer.learning_rate = 3e-2\n");
+  const ProgramResult study = RunProgram(
+      tiny.Command("--set 'evaluation.tasks=[\"perplexity=" + tiny.folder / "text.jsonl" + "\"]'"));
+  REQUIRE_MESSAGE(study.exit_code == 0, study.output);
+  const nlohmann::json results = nlohmann::json::parse(data::ReadFile(tiny.out + "/results.json"));
+  const std::string runs = tiny.out + "/variants/";
+  const ProgramResult diff =
+      RunProgram("diff --json " + runs + "slow/seed-1/run " + runs + "fast/seed-1/run");
+  const nlohmann::json tasks = nlohmann::json::parse(diff.output)["tasks"];
+  REQUIRE(!tasks.empty());
+  for (const nlohmann::json& task : tasks) {
+    const std::string name = task["name"];
+    CAPTURE(name);
+    for (const nlohmann::json& of_study : results["variants"][1]["tasks"]) {
+      if (of_study["name"] == name && task.contains("margin_95")) {
+        CHECK(of_study["difference_margin_95"].get<double>() ==
+              doctest::Approx(task["margin_95"].get<double>()).epsilon(1e-4));
+      }
+    }
+  }
+  for (const nlohmann::json& itself : results["variants"][0]["tasks"]) {
+    if (itself.contains("difference_margin_95")) CHECK(itself["difference_margin_95"] == 0);
+  }
+}
+
 TEST_CASE("ablate: killed, it goes on where it was, and what had finished is not run again") {
   const TinyStudy tiny;
   CHECK(InterruptStudy(tiny, tiny.out + "/variants/plain/seed-2/run/metrics.jsonl", SIGKILL) == -1);

@@ -120,6 +120,10 @@ TEST_CASE("evaluate: a recipe's layout and run, limits, samples, and what is wro
             .find("c.jsonl:1: error: the key \"text\" is missing") != std::string::npos);
   CHECK(error(tiny.out + task + " --set a.b=1").find("--set and --run go with a recipe") !=
         std::string::npos);
+  CHECK(error(tiny.recipe + " --run " + tiny.folder / "nowhere" + task)
+            .find("nowhere holds no whole checkpoint") != std::string::npos);
+  CHECK(error(tiny.out + task + " --samples-out /nowhere/s.jsonl") ==
+        "engine evaluate: --samples-out /nowhere/s.jsonl: its folder is not there\n");
   CHECK(RunProgram("evaluate " + tiny.out).exit_code == 2);
   CHECK(RunProgram("evaluate " + tiny.out + task + " --limit 0").exit_code == 2);
 }

@@ -51,6 +51,15 @@ TEST_CASE("generate: what is refused, and how") {
   const ProgramResult none = RunProgram("generate " + folder.path());
   CHECK(none.exit_code == 1);
   CHECK(none.output == "engine generate: " + folder.path() + " holds no checkpoint\n");
+  CHECK(RunProgram("generate " + folder / "x").output ==
+        "engine generate: there is no " + folder / "x" + "\n");
+  data::WriteFile(folder / "a.toml", "");
+  CHECK(RunProgram("generate " + folder / "a.toml").output ==
+        "engine generate: " + folder / "a.toml" +
+            " is a file, a recipe; the folder of a run, of a checkpoint or of a Hugging Face model is "
+            "wanted\n");
+  CHECK(RunProgram("generate " + folder.path() + " --temperature nan").exit_code == 2);
+  CHECK(RunProgram("generate " + folder.path() + " --seed -1").exit_code == 2);
   data::WriteFile(folder / "manifest.json", "{");
   const ProgramResult damaged = RunProgram("generate " + folder.path());
   CHECK(damaged.exit_code == 1);
@@ -141,6 +150,9 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   refused(" --tokens-out --tokens-in " + folder / "ids.json", 1,
           folder / "ids.json" + ":2:2: error: id 300 is");
   refused(" --tokens-out --tokens-in ''", 1, "--tokens-in: there is no id");
+  refused(" --tokens-out --tokens-in 5 --stop 1", 1, "--stop is of text, and --tokens-out prints token ids");
+  refused(" --tokens-out --tokens-in 5 --end-token 300", 1,
+          "--end-token 300 is no token id: there are 0 to 299");
   refused(" --tokens-out --tokens-in none.txt", 1, "--tokens-in: cannot open none.txt: No such file");
   refused(
       " --tokens-out --tokens-in '84 x'", 1,

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -151,6 +152,18 @@ TEST_CASE("tasks: a limit, and a file that is one text") {
   REQUIRE(two.ok());
   CHECK(two->examples.size() == 2);
   CHECK(two->examples[1].line == 3);
+  // Compressed, it is the same.
+  REQUIRE(std::system(("gzip -k " + dir.path() + "/three.jsonl").c_str()) == 0);
+  for (const std::string form : {"lambada=", "perplexity="}) {
+    const absl::StatusOr<Task> plain =
+        MakeTask(*ReadTask(form + dir.path() + "/three.jsonl"), tokenizer, 301, 8, 0);
+    const absl::StatusOr<Task> packed =
+        MakeTask(*ReadTask(form + dir.path() + "/three.jsonl.gz"), tokenizer, 301, 8, 0);
+    REQUIRE(plain.ok());
+    REQUIRE_MESSAGE(packed.ok(), Message(packed.status()));
+    CHECK(packed->examples.size() == 3);
+    CHECK(packed->contents == plain->contents);
+  }
   WriteText(dir.path() + "/one.txt", "a b c d\ne f\n");
   const absl::StatusOr<TaskSettings> one = ReadTask("perplexity=" + dir.path() + "/one.txt");
   REQUIRE(one.ok());
@@ -232,6 +245,10 @@ TEST_CASE("tasks: what is wrong with a line of examples is said with its place")
         "bad.jsonl:1: error: \"answer\" must be the number of the right choice, from 0 to 1");
   CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", ""], "answer": 1})") ==
         "bad.jsonl:1: error: a choice is empty, so it has no length to divide by");
+  CHECK(ErrorOfExamples("lambada", R"({"text": "a b "})") ==
+        "bad.jsonl:1: error: the text ends with a blank, so that there is no last word to predict");
+  CHECK(ErrorOfExamples("lambada", "{\"text\": \"a b\"}\n{\"text\": \"\"}") ==
+        "bad.jsonl:2: error: the text is empty, so that there is no last word to predict");
   CHECK(ErrorOfExamples("lambada", R"({"text": "a xxxxxxxxxxxxxxxxx"})") ==
         "bad.jsonl:1: error: the continuation has 18 tokens, but a model with a window of 8 predicts no more "
         "at once");

@@ -185,6 +185,12 @@ def streams(server):
     check("".join(choice["text"] for choice in choices) == whole["text"], choices, whole)
     check(sum((choice["logprobs"]["token_logprobs"] for choice in choices), []) == whole["logprobs"]["token_logprobs"], choices)
     check([choice["finish_reason"] for choice in choices][-1] == whole["finish_reason"], choices)
+    # HTTP/1.0 knows no chunks: the events stand there as they are, and the connection ends.
+    data = json.dumps({**body, "stream": True})
+    answer, _ = raw_answer(server, f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(data)}\r\n\r\n{data}".encode())
+    head, _, text = answer.partition("\r\n\r\n")
+    check("chunked" not in head.lower() and text.startswith("data: {") and text.endswith("data: [DONE]\n\n"), answer)
+    check(all(not part or part.startswith("data: ") for part in text.split("\n\n")), answer)
 
 
 def refuses(server):
@@ -206,12 +212,37 @@ def refuses(server):
     refused({"prompt": "x", "max_tokens": 1.5}, "max_tokens must be a whole number from 0 to 1048576, and is 1.5")
     refused({"prompt": "x", "presence_penalty": 1}, "presence_penalty is not supported here, and must be 0")
     refused({"prompt": "x", "best_of": 3}, "best_of is not supported here, and must be n, 1")
-    refused({"prompt": ["x"] * 300}, "300 sequences are asked for at once, and at most 256 may wait")
+    refused({"prompt": ["x"] * 300}, "300 sequences are asked for at once, but 4 can run, and at most 256 may wait")
     refused(b'{"prompt": "' + b"x" * 100000 + b'"}', "longer than the server takes", 413)
     refused({"text": "x"}, "", path="/tokenize")
     refused({"tokens": "x"}, "tokens must be a list of token ids", path="/detokenize")
+    refused({"tokens": [65, 257]}, "257 is no token id: there are 0 to 256", path="/detokenize")
     code, answer = server.call("GET", "/nowhere")
     check(code == 404 and "there is no such path here" in answer["error"]["message"], code, answer)
+    for method, path, right in (("GET", "/v1/completions", "POST"), ("DELETE", "/v1/models", "GET"), ("PUT", "/tokenize", "POST")):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request(method, path)
+        answer = connection.getresponse()
+        check(answer.status == 405 and answer.getheader("Allow") == right, method, path, answer.status, answer.getheaders())
+        connection.close()
+    seeds = [server.complete(prompt=[5], max_tokens=8, seed=seed)["choices"][0]["text"] for seed in (2**64 - 1, -1)]
+    check(seeds[0] == seeds[1], "2^64 - 1 and -1 are one seed", seeds)
+
+
+def raw_answer(server, request):
+    """What comes until the server closes the connection, or after five seconds; and the seconds until its first bytes."""
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+        raw.sendall(request)
+        found = raw.recv(65536)
+        seconds = time.monotonic() - began
+        raw.settimeout(5)
+        try:
+            while more := raw.recv(65536):
+                found += more
+        except TimeoutError:
+            pass
+    return found.decode(), seconds
 
 
 def lengths(server):
@@ -225,6 +256,14 @@ def lengths(server):
             answer = response.read().decode()
         check(response.status == 400 and time.monotonic() - began < 20, length, time.monotonic() - began, response.status, answer)
         check(f'must be a number of bytes, and is \\"{length}\\"' in answer, answer)
+    # Neither a body that is not said to come is waited for, nor one that is refused.
+    for what, code, *headers in (("no body", 400), ("two lengths", 400, "Content-Length: 2", "Content-Length: 3"),
+                                 ("too long", 413, "Content-Length: 50001"), ("longer than numbers are", 413, "Content-Length: " + "9" * 30),
+                                 ("asked before", 413, "Content-Length: 50001", "Expect: 100-continue")):
+        head = "\r\n".join(["POST /v1/completions HTTP/1.1", "Host: x", *headers, "", ""])
+        answer, seconds = raw_answer(server, head.encode())
+        check(answer.startswith(f"HTTP/1.1 {code} ") and seconds < 4, what, seconds, answer)
+        check(answer.count("Connection: close") == (0 if what == "no body" else 1), what, answer)
 
 
 def malformed(server):
@@ -367,6 +406,34 @@ def bounds(engine, run):
     server.stop()
 
 
+def ends_streams(engine, run):
+    """A signal while a stream is under way: its client is told, and the stream comes to its end."""
+    server = Server(engine, run, "--slots", "1")
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": [[number] for number in range(120)], "n": 2, "max_tokens": 31,
+                                                              "stream": True}))
+    answer = connection.getresponse()
+    begun = answer.read(200)
+    server.process.send_signal(signal.SIGTERM)
+    text = (begun + answer.read()).decode()  # IncompleteRead: it was cut
+    check("the server stops" in text and text.endswith("data: [DONE]\n\n"), text[-500:])
+    connection.close()
+    check(server.process.wait(timeout=60) == 0, "exit code", server.process.returncode)
+
+
+def without_tokenizer(engine, folder):
+    text = RECIPE.format(data="x").replace('paths = ["x"]', 'source = "random"').replace('split = "1,0,0"\n', "")
+    (folder / "random.toml").write_text(text.replace("iterations = 20", "iterations = 1"))
+    subprocess.run([engine, "run", "random.toml", "--out", "random", "--quiet"], cwd=folder, check=True, capture_output=True, timeout=120)
+    server = Server(engine, str(folder / "random"))
+    code, answer = server.call("POST", "/v1/completions", {"prompt": [65], "stop": "1"})
+    check(code == 400 and "no text that stop could end" in answer["error"]["message"], code, answer)
+    server.stop()
+    wrong = subprocess.run([engine, "serve", str(folder / "random"), "--port", "0", "--timeout", "nan"], capture_output=True, text=True,
+                           timeout=60)
+    check(wrong.returncode == 2 and "nan is no number" in wrong.stderr, wrong)
+
+
 def from_bucket(engine, folder):
     """A run whose checkpoints are in a bucket alone, by its newest."""
     bucket = object_server.Server()
@@ -459,6 +526,8 @@ def main():
                 server.stop()
                 if not layout:
                     bounds(engine, str(folder / "run"))
+                    ends_streams(engine, str(folder / "run"))
+                    without_tokenizer(engine, folder)
                     from_bucket(engine, folder)
                     with_template(engine, folder)
             except Failed as failure:

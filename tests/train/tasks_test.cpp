@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 
+#include "engine/train/evaluation.h"
 #include "engine/train/model_evaluation.h"
 #include "tests/train/run_testing.h"
 
@@ -189,6 +190,19 @@ TEST_CASE("tasks: what is wrong is said before anything runs") {
       error("\"lambada=" + folder / "bad.jsonl\"").find("bad.jsonl:2: error: the key \"text\" is missing") !=
       std::string::npos);
   CHECK(error("\"lambada\"").find("a task is FORM=FILE") != std::string::npos);
+
+  // By the check of a recipe, which reads no data.
+  const auto found = [&](const std::string& tasks, const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"evaluation.interval=1", "evaluation.tasks=[" + tasks + "]"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    const std::optional<Diagnostic> diagnostic = CheckTasks(RunRecipe(folder, sets));
+    return diagnostic ? diagnostic->message : "";
+  };
+  CHECK(found("\"lambada=a.jsonl\", \"perplexity=a.jsonl\", \"none.toml\"", {}).empty());
+  CHECK(found("\"lambada=a.jsonl\", \"lambada=b.jsonl\"", {})
+            .starts_with("two tasks are called lambada: of a.jsonl and b.jsonl"));
+  CHECK(found("\"lambada=a.jsonl\"", {"data.tokenizer.kind=none"}) ==
+        "tasks are texts, and there is no tokenizer (data.tokenizer.kind)");
 }
 
 }  // namespace engine::train::testing
