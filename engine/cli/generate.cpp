@@ -143,7 +143,8 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
     ASSIGN_OR_RETURN(tokenizer, generate::OpenTokenizer(source.recipe.data, arguments.model.files));
   }
   if (!arguments.options.stops.empty() && (arguments.ids_out || tokenizer == nullptr))
-    return InvalidArgument("--stop is of text, and --tokens-out prints token ids; --end-token ends these");
+    return InvalidArgument(
+        "--stop is of text, and what is asked for is token ids alone; --end-token ends these");
   ASSIGN_OR_RETURN(const std::vector<generate::Prompt> prompts,
                    MakePrompts(written, arguments.prompts, source, tokenizer.get(),
                                arguments.ids_out || tokenizer == nullptr));

@@ -326,9 +326,6 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
     return command->add_option(name, *value, text)
         ->check(CLI::Range(least, 1e6))
         ->check(CheckIsNumber)
-        ->check([](const std::string& given) {  // which is in every range
-          return std::isnan(std::strtod(given.c_str(), nullptr)) ? "Not a number of seconds" : "";
-        })
         ->type_name("SECONDS")
         ->group(kProcesses);
   };

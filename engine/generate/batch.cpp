@@ -35,7 +35,8 @@ absl::StatusOr<std::vector<Batch::Cancel>> Batch::Submit(std::vector<Request> re
   const std::lock_guard lock(mutex_);
   const std::size_t free = slots - static_cast<std::size_t>(counts_.running);
   if (waiting_.size() + requests.size() > free + most_waiting_)
-    return ResourceExhausted("{} sequences wait already, and at most {} may", waiting_.size(), most_waiting_);
+    return ResourceExhausted("{} sequences wait or run already, and at most {} may",
+                             waiting_.size() + slots - free, slots + most_waiting_);
   for (Request& request : requests) {
     cancels.push_back(std::make_shared<std::atomic<bool>>(false));
     waiting_.push_back(

@@ -1,10 +1,12 @@
 #include "engine/serve/client_socket.h"
 
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <string_view>
 
@@ -42,6 +44,22 @@ bool HasLeft(int socket) {
   char byte = 0;
   const ssize_t got = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+void EndRefused(int socket) {
+  if (socket < 0) return;
+  shutdown(socket, SHUT_WR);
+  constexpr std::chrono::milliseconds kMost{500};
+  const auto end = std::chrono::steady_clock::now() + kMost;
+  char bytes[1 << 14];
+  while (true) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    pollfd one = {.fd = socket, .events = POLLIN, .revents = 0};
+    if (left.count() <= 0 || poll(&one, 1, static_cast<int>(left.count())) <= 0) break;
+    if (recv(socket, bytes, sizeof bytes, MSG_DONTWAIT) <= 0) break;
+  }
+  shutdown(socket, SHUT_RD);
 }
 
 }  // namespace engine::serve

@@ -60,11 +60,23 @@ struct Path {
 constexpr Path kPaths[] = {{"/health", "GET"},          {"/v1/models", "GET"}, {"/tokenizer_info", "GET"},
                            {"/v1/completions", "POST"}, {"/tokenize", "POST"}, {"/detokenize", "POST"}};
 
-// Nothing more is read of a connection whose request was not read to its end. A client that asks for it itself gets the library's
-// own header.
+// Nothing more is answered of a connection whose request was not read to its end (EndRefused). A client that asks for it itself gets
+// the library's own header.
 void CloseAfter(const httplib::Request& request, httplib::Response& response) {
   if (request.get_header_value("Connection") != "close") response.set_header("Connection", "close");
 }
+
+// A completion's answer is under way as long as this lives.
+class Answering {
+ public:
+  explicit Answering(std::atomic<int>* count) : count_(*count) { ++count_; }
+  ~Answering() { --count_; }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+};
 
 // What the library itself answers: no such path, a body that it cannot read.
 std::string MeaningOf(int code) {
@@ -155,6 +167,11 @@ class Server::Impl {
       }
       AnswerError(response.status, MeaningOf(response.status), response);
     });
+    // Behind the answer. The library itself goes on with the connection, and takes the rest of a body for a request.
+    http_.set_logger([](const Request& request, const Response& response) {
+      if (response.status >= 400 && response.get_header_value("Connection") == "close")
+        EndRefused(SocketOf(request.remote_addr, request.remote_port));
+    });
     http_.set_exception_handler([](const Request&, Response& response, const std::exception_ptr&) {
       AnswerError(500, "the server failed", response);
     });
@@ -164,8 +181,14 @@ class Server::Impl {
   // and waits for them, or for a body that is then refused.
   bool CheckLength(const Request& request, Response& response) const {
     const std::string length = request.get_header_value("Content-Length");
+    const std::string transfer = request.get_header_value("Transfer-Encoding");
     constexpr std::size_t kMostDigits = 18;
-    if (request.get_header_value_count("Content-Length") > 1) {
+    if (!transfer.empty() && (transfer != "chunked" || !length.empty())) {
+      AnswerError(400,
+                  length.empty() ? "Transfer-Encoding may be chunked alone"
+                                 : "Transfer-Encoding and Content-Length are there both",
+                  response);
+    } else if (request.get_header_value_count("Content-Length") > 1) {
       AnswerError(400, "Content-Length is there more than once", response);
     } else if (length.find_first_not_of("0123456789") != std::string::npos) {
       AnswerError(400, fmt::format("Content-Length must be a number of bytes, and is \"{}\"", Shown(length)),
@@ -179,7 +202,8 @@ class Server::Impl {
   }
 
   // The body is read here, as old releases of the library put no bound to one that comes in chunks.
-  using Handler = void (Impl::*)(const std::string&, const Request&, Response&);
+  using Held = std::shared_ptr<const Answering>;
+  using Handler = void (Impl::*)(const std::string&, const Request&, Response&, const Held&);
   void Post(const std::string& path, Handler handler) {
     http_.Post(path, [this, handler](const Request& request, Response& response,
                                      const httplib::ContentReader& read) {
@@ -199,8 +223,10 @@ class Server::Impl {
         return AnswerError(is_refused ? 413 : 400,
                            is_refused ? MeaningOf(413) : "the body did not come whole", response);
       }
+      // First this and then the look at stops_: who stops the server looks the other way round.
+      const auto answering = std::make_shared<const Answering>(&answering_);
       if (stops_) return AnswerError(503, "the server stops", response);
-      (this->*handler)(body, request, response);
+      (this->*handler)(body, request, response, answering);
     });
   }
 
@@ -236,7 +262,7 @@ class Server::Impl {
     return info;
   }
 
-  void Tokenize(const std::string& body, const Request&, Response& response) {
+  void Tokenize(const std::string& body, const Request&, Response& response, const Held&) {
     const absl::StatusOr<Json> answer = [&]() -> absl::StatusOr<Json> {
       ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseBody(body));
       std::optional<bool> adds;
@@ -260,7 +286,7 @@ class Server::Impl {
     answer.ok() ? AnswerJson(200, *answer, response) : AnswerStatus(answer.status(), response);
   }
 
-  void Detokenize(const std::string& body, const Request&, Response& response) {
+  void Detokenize(const std::string& body, const Request&, Response& response, const Held&) {
     const absl::StatusOr<Json> answer = [&]() -> absl::StatusOr<Json> {
       ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseBody(body));
       const auto tokens = parsed.find("tokens");
@@ -277,7 +303,7 @@ class Server::Impl {
     answer.ok() ? AnswerJson(200, *answer, response) : AnswerStatus(answer.status(), response);
   }
 
-  void Complete(const std::string& body, const Request& request, Response& response) {
+  void Complete(const std::string& body, const Request& request, Response& response, const Held& held) {
     const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
     absl::StatusOr<CompletionRequest> parsed = ParseCompletion(body);
     if (!parsed.ok()) return AnswerStatus(parsed.status(), response);
@@ -286,10 +312,7 @@ class Server::Impl {
         Completion::Start(model_, *std::move(parsed), next_number_++, deadline);
     if (!started.ok()) return AnswerStatus(started.status(), response);
     const int client = SocketOf(request.remote_addr, request.remote_port);
-    ++answering_;
-    if (streams) return Stream(*started, client, request, response);
-    Wait(*started, client, response);
-    --answering_;
+    streams ? Stream(*started, client, request, response, held) : Wait(*started, client, response);
   }
 
   // The client has left, or the server is to stop: nobody waits for the answer.
@@ -304,21 +327,21 @@ class Server::Impl {
   }
 
   void Stream(const std::shared_ptr<Completion>& completion, int client, const Request& request,
-              Response& response) {
+              Response& response, const Held& held) const {
+    const bool is_old =
+        request.version == "HTTP/1.0";  // which knows no chunks: the connection's end is the stream's
     response.set_header("Cache-Control", "no-cache");
-    const auto provide = [this, completion, client](std::size_t, httplib::DataSink& sink) {
+    const auto provide = [this, completion, client, is_old, held](std::size_t, httplib::DataSink& sink) {
       const std::string events = completion->NextEvents(kLookAtClient);
       if (IsInVain(client)) completion->Cancel();
       if (!events.empty() && !sink.write(events.data(), events.size())) return false;
-      if (completion->has_ended()) sink.done();
-      return true;
+      if (!completion->has_ended()) return true;
+      sink.done();
+      return !is_old;
     };
-    const auto end = [this, completion](bool) {
-      completion->Cancel();
-      --answering_;
-    };
+    const auto end = [completion](bool) { completion->Cancel(); };
     constexpr const char* kEvents = "text/event-stream";
-    if (request.version == "HTTP/1.0") {  // which knows no chunks: the end of the connection is the stream's
+    if (is_old) {
       CloseAfter(request, response);
       response.set_content_provider(kEvents, provide, end);
     } else {

@@ -177,7 +177,7 @@ TEST_CASE("ablate: variants of one seed are compared example by example, as diff
   const nlohmann::json results = nlohmann::json::parse(data::ReadFile(tiny.out + "/results.json"));
   const std::string runs = tiny.out + "/variants/";
   const ProgramResult diff =
-      RunProgram("diff --json " + runs + "slow/seed-1/run " + runs + "fast/seed-1/run");
+      RunProgram("diff --format json " + runs + "slow/seed-1/run " + runs + "fast/seed-1/run");
   const nlohmann::json tasks = nlohmann::json::parse(diff.output)["tasks"];
   REQUIRE(!tasks.empty());
   for (const nlohmann::json& task : tasks) {

@@ -150,7 +150,8 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   refused(" --tokens-out --tokens-in " + folder / "ids.json", 1,
           folder / "ids.json" + ":2:2: error: id 300 is");
   refused(" --tokens-out --tokens-in ''", 1, "--tokens-in: there is no id");
-  refused(" --tokens-out --tokens-in 5 --stop 1", 1, "--stop is of text, and --tokens-out prints token ids");
+  refused(" --tokens-out --tokens-in 5 --stop 1", 1,
+          "--stop is of text, and what is asked for is token ids alone");
   refused(" --tokens-out --tokens-in 5 --end-token 300", 1,
           "--end-token 300 is no token id: there are 0 to 299");
   refused(" --tokens-out --tokens-in none.txt", 1, "--tokens-in: cannot open none.txt: No such file");

@@ -226,8 +226,8 @@ TEST_CASE("run: a resume that would run out of samples is refused before anythin
   CHECK(Contains(smaller.output, "has consumed 32 samples in 8 iterations"));
   CHECK(Contains(smaller.output, "ask the data for 20 only"));
   const ProgramResult odd = RunProgram("generate " + tiny.out + " --temperature nan");
-  CHECK(odd.exit_code == 1);
-  CHECK(Contains(odd.output, "temperature is nan, and must be from 0 to 100"));
+  CHECK(odd.exit_code == 2);
+  CHECK(Contains(odd.output, "--temperature: nan is no number"));
 }
 
 TEST_CASE("run: a limit on the size of files is an error, not a silent end") {

@@ -247,7 +247,7 @@ TEST_CASE("tasks: what is wrong with a line of examples is said with its place")
         "bad.jsonl:1: error: a choice is empty, so it has no length to divide by");
   CHECK(ErrorOfExamples("lambada", R"({"text": "a b "})") ==
         "bad.jsonl:1: error: the text ends with a blank, so that there is no last word to predict");
-  CHECK(ErrorOfExamples("lambada", "{\"text\": \"a b\"}\n{\"text\": \"\"}") ==
+  CHECK(ErrorOfExamples("lambada", "{\"text\": \"x y\"}\n{\"text\": \"\"}") ==
         "bad.jsonl:2: error: the text is empty, so that there is no last word to predict");
   CHECK(ErrorOfExamples("lambada", R"({"text": "a xxxxxxxxxxxxxxxxx"})") ==
         "bad.jsonl:1: error: the continuation has 18 tokens, but a model with a window of 8 predicts no more "

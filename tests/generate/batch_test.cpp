@@ -249,17 +249,24 @@ TEST_CASE("batch: the queue is bounded, and takes all requests or none") {
     return std::vector<Request>{RequestInto(&outcomes[first], {1}, 3),
                                 RequestInto(&outcomes[first + 1], {2}, 3)};
   };
+  // The slot is free: one of these takes it.
   REQUIRE(batch.Submit(two(0)).ok());
-  const absl::Status full = batch.Submit(two(2)).status();
-  CHECK(absl::IsResourceExhausted(full));
-  CHECK(Message(full) == "2 sequences wait already, and at most 3 may");
-  CHECK(batch.counts().waiting == 2);
-  batch.Advance();  // one is in the slot now
   REQUIRE(batch.Submit(two(2)).ok());
+  const auto is_full = [&] {
+    const absl::Status full = batch.Submit(two(4)).status();
+    CHECK(absl::IsResourceExhausted(full));
+    CHECK(Message(full) == "4 sequences wait or run already, and at most 4 may");
+  };
+  is_full();
+  CHECK(batch.counts().waiting == 4);
+  batch.Advance();  // one is in the slot now
+  is_full();
+  CHECK(batch.counts().waiting == 3);
   RunOut(&batch);
   for (std::size_t i = 0; i < 4; ++i) CHECK(outcomes[i].finish == Finish::kLength);
-  std::vector<Request> many(4, RequestInto(&outcomes[4], {1}, 3));
-  CHECK(Message(batch.Submit(many).status()) == "4 sequences are asked for at once, and at most 3 may wait");
+  std::vector<Request> many(5, RequestInto(&outcomes[4], {1}, 3));
+  CHECK(Message(batch.Submit(many).status()) ==
+        "5 sequences are asked for at once, but 1 can run, and at most 3 may wait");
 }
 
 TEST_CASE("batch: requests that cannot be answered are refused") {

@@ -187,10 +187,13 @@ def streams(server):
     check([choice["finish_reason"] for choice in choices][-1] == whole["finish_reason"], choices)
     # HTTP/1.0 knows no chunks: the events stand there as they are, and the connection ends.
     data = json.dumps({**body, "stream": True})
-    answer, _ = raw_answer(server, f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(data)}\r\n\r\n{data}".encode())
-    head, _, text = answer.partition("\r\n\r\n")
-    check("chunked" not in head.lower() and text.startswith("data: {") and text.endswith("data: [DONE]\n\n"), answer)
-    check(all(not part or part.startswith("data: ") for part in text.split("\n\n")), answer)
+    for keeps in ("", "Connection: Keep-Alive\r\n"):
+        began = time.monotonic()
+        answer, _ = raw_answer(server, f"POST /v1/completions HTTP/1.0\r\n{keeps}Content-Length: {len(data)}\r\n\r\n{data}".encode())
+        check(time.monotonic() - began < 1.5, "the end of a stream by HTTP/1.0 took", time.monotonic() - began)
+        head, _, text = answer.partition("\r\n\r\n")
+        check("chunked" not in head.lower() and text.startswith("data: {") and text.endswith("data: [DONE]\n\n"), answer)
+        check(all(not part or part.startswith("data: ") for part in text.split("\n\n")), answer)
 
 
 def refuses(server):
@@ -229,13 +232,16 @@ def refuses(server):
     check(seeds[0] == seeds[1], "2^64 - 1 and -1 are one seed", seeds)
 
 
-def raw_answer(server, request):
-    """What comes until the server closes the connection, or after five seconds; and the seconds until its first bytes."""
+def raw_answer(server, *requests):
+    """What comes until the server closes the connection, or after five seconds; and the seconds until its first bytes. Further requests
+    are sent behind it."""
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
-        raw.sendall(request)
+        raw.sendall(requests[0])
         found = raw.recv(65536)
         seconds = time.monotonic() - began
+        for request in requests[1:]:
+            raw.sendall(request)
         raw.settimeout(5)
         try:
             while more := raw.recv(65536):
@@ -257,12 +263,14 @@ def lengths(server):
         check(response.status == 400 and time.monotonic() - began < 20, length, time.monotonic() - began, response.status, answer)
         check(f'must be a number of bytes, and is \\"{length}\\"' in answer, answer)
     # Neither a body that is not said to come is waited for, nor one that is refused.
-    for what, code, *headers in (("no body", 400), ("two lengths", 400, "Content-Length: 2", "Content-Length: 3"),
+    for what, code, *headers in (("no body", 400), ("two ways", 400, "Content-Length: 2", "Transfer-Encoding: chunked"),
+                                 ("another encoding", 400, "Transfer-Encoding: gzip"), ("two lengths", 400, "Content-Length: 2", "Content-Length: 3"),
                                  ("too long", 413, "Content-Length: 50001"), ("longer than numbers are", 413, "Content-Length: " + "9" * 30),
                                  ("asked before", 413, "Content-Length: 50001", "Expect: 100-continue")):
         head = "\r\n".join(["POST /v1/completions HTTP/1.1", "Host: x", *headers, "", ""])
-        answer, seconds = raw_answer(server, head.encode())
-        check(answer.startswith(f"HTTP/1.1 {code} ") and seconds < 4, what, seconds, answer)
+        # What follows one that was refused is its body, and no request.
+        answer, seconds = raw_answer(server, head.encode(), *([] if what == "no body" else [b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"]))
+        check(answer.startswith(f"HTTP/1.1 {code} ") and seconds < 4 and answer.count("HTTP/1.1") == 1, what, seconds, answer)
         check(answer.count("Connection: close") == (0 if what == "no body" else 1), what, answer)
 
 
@@ -422,7 +430,7 @@ def ends_streams(engine, run):
 
 
 def without_tokenizer(engine, folder):
-    text = RECIPE.format(data="x").replace('paths = ["x"]', 'source = "random"').replace('split = "1,0,0"\n', "")
+    text = RECIPE.format(data="x").replace('paths = ["x"]', 'source = "random"\ntokenizer = {kind = "none"}').replace('split = "1,0,0"\n', "")
     (folder / "random.toml").write_text(text.replace("iterations = 20", "iterations = 1"))
     subprocess.run([engine, "run", "random.toml", "--out", "random", "--quiet"], cwd=folder, check=True, capture_output=True, timeout=120)
     server = Server(engine, str(folder / "random"))
