@@ -274,6 +274,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                    "Folder of the run: metrics.jsonl, resolved.toml, plan.json, origin.json, outcome.json, "
                    "checkpoints/ (default: "
                    "runs/ and the name of the recipe's file)")
+      ->check([](const std::string& out) { return out.empty() ? "must not be empty" : ""; })
       ->type_name("DIR");
   command
       ->add_option("--checkpoints", arguments->upload,

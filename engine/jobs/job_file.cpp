@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/jobs/kubernetes.h"
@@ -233,6 +234,21 @@ absl::Status CheckNetwork(const Recipe& recipe) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSlurm(const Recipe& recipe) {
+  const recipe::Launch& launch = recipe.launch;
+  const std::pair<const char*, const std::string&> names[] = {{"launch.queue", launch.queue},
+                                                              {"launch.account", launch.account},
+                                                              {"launch.priority", launch.priority}};
+  for (const auto& [key, name] : names) {
+    if (name.find_first_of(" \t\r\n\"'") == std::string::npos) continue;
+    return ErrorOf(
+        recipe, key,
+        fmt::format("{} '{}' has a blank or a quote, and a directive of sbatch ends there", key, Shown(name)),
+        "");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckKubernetes(const Recipe& recipe, const std::string& scheduler) {
   const std::string& image = recipe.launch.image;
   if (image.empty() || image.find_first_of(" \t\n") != std::string::npos) {
@@ -307,7 +323,7 @@ absl::StatusOr<Job> JobOf(const Recipe& recipe, const std::string& scheduler) {
                                launch.time_limit_s),
                    "");
   }
-  if (scheduler != "slurm") RETURN_IF_ERROR(CheckKubernetes(recipe, scheduler));
+  RETURN_IF_ERROR(scheduler == "slurm" ? CheckSlurm(recipe) : CheckKubernetes(recipe, scheduler));
   return job;
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/attention_draws.h"
 #include "engine/base/dropout_draws.h"
+#include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/checkpoint/layout.h"
@@ -77,7 +79,7 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
                        EffectOf(change.key, before.recipe.precision, recipe.precision));
     }
   }
-  if (other_length) {
+  if (other_length && !recipe.data.is_random()) {
     notes->push_back(
         "the order of the text is drawn for the number of samples of a run, which has changed: text that was "
         "seen may "
@@ -192,6 +194,26 @@ std::optional<std::string> FindRun(const std::string& out) {
     if (holds) return path.string();
   }
   return std::nullopt;
+}
+
+absl::StatusOr<std::optional<std::string>> KeepOldMetrics(const std::string& out) {
+  const std::string path = (std::filesystem::path(out) / driver::kMetricsName).string();
+  if (!CheckRegularOrAbsent(path).ok()) return std::nullopt;
+  std::int64_t iteration = 0;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("iteration") && json["iteration"].is_number_integer())
+      iteration = std::max(iteration, json["iteration"].get<std::int64_t>());
+  }
+  if (iteration == 0) return std::nullopt;
+  std::error_code error;
+  std::filesystem::rename(path, path + ".old", error);
+  if (error) return SystemError("rename", path, error.value());
+  return fmt::format(
+      "{} has iterations up to {}, but no checkpoint is there: the run begins anew, and they are kept in "
+      "{}.old",
+      path, iteration, path);
 }
 
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& request) {

@@ -36,6 +36,10 @@ struct ResumeRequest {
 // What shows that a folder holds a run: its checkpoints or its metrics; nullopt where it has neither.
 std::optional<std::string> FindRun(const std::string& out);
 
+// For a run that begins anew where one has been that kept no checkpoint: puts that one's metrics.jsonl aside, as metrics.jsonl.old, and says so.
+// Nullopt: there is none that has an iteration.
+absl::StatusOr<std::optional<std::string>> KeepOldMetrics(const std::string& out);
+
 // The newest whole checkpoint of the folder, or nullopt where there is none. Errors: `fresh` and the folder
 // holds a run; the checkpoint's model is not the recipe's, with the keys that differ; all checkpoints are
 // damaged.

@@ -59,6 +59,8 @@ class Training {
     if (!status.ok() && run_.processes != nullptr) status = run_.processes->Fail(status);
     if (owns_folder_) {
       const absl::Status told = WriteOutcome(run_.options.out, OutcomeOf(status));
+      if (!status.ok() && !told.ok())
+        Print(stderr, "warning: {}, so nothing there says how this run ended\n", Message(told));
       if (status.ok()) status = told;
     }
     if (run_.claim) {
@@ -111,6 +113,10 @@ class Training {
     }
     ASSIGN_OR_RETURN(const std::optional<KeptState> kept, AgreeOnKept(run_, resume ? end_.iteration : 1));
     if (kept) end_.iteration = kept->position.iteration;
+    if (run_.Leads() && !resume && !kept) {
+      ASSIGN_OR_RETURN(const std::optional<std::string> note, KeepOldMetrics(run_.options.out));
+      if (note) Print(stderr, "note: {}\n", *note);
+    }
     std::optional<StartPoint> start;
     // A run that goes on from memory may go back to its beginning.
     if (!resume && (!kept || run_.recipe.guard.rewinds())) {

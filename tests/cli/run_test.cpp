@@ -230,6 +230,21 @@ TEST_CASE("run: a resume that would run out of samples is refused before anythin
   CHECK(Contains(odd.output, "--temperature: nan is no number"));
 }
 
+TEST_CASE("run: one that begins anew where a run was says so, and keeps what that one had measured") {
+  const TinyRun tiny;
+  const std::string run = "run " + tiny.recipe + " --out " + tiny.out;
+  REQUIRE(RunProgram(run).exit_code == 0);
+  const std::string before = data::ReadFile(tiny.out + "/metrics.jsonl");
+  std::filesystem::remove_all(tiny.out + "/checkpoints");
+  const ProgramResult again = RunProgram(run + " --set training.iterations=3");
+  REQUIRE_MESSAGE(again.exit_code == 0, again.output);
+  CHECK(Contains(again.output,
+                 "metrics.jsonl has iterations up to 8, but no checkpoint is there: the run begins anew"));
+  CHECK((data::ReadFile(tiny.out + "/metrics.jsonl.old") == before));
+  CHECK(Contains(data::ReadFile(tiny.out + "/metrics.jsonl"), "\"iteration\":3"));
+  CHECK(RunProgram("run " + tiny.recipe + " --out ''").exit_code == 2);
+}
+
 TEST_CASE("run: a limit on the size of files is an error, not a silent end") {
   const TinyRun tiny;
   rlimit before{};

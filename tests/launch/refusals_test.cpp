@@ -209,7 +209,7 @@ TEST_CASE("processes: what is refused before anything starts") {
     refused(processes + "--no-graphs", 2, "engine run: --no-graphs: is for the CUDA graphs of GPUs");
   }
   for (const std::string option : {"--join-timeout", "--heartbeat-timeout", "--hang-timeout"}) {
-    refused("--processes " + option + " nan", 2, option + ": Not a number of seconds");
+    refused("--processes " + option + " nan", 2, option + ": nan is no number");
   }
   refused("--processes --heartbeat-timeout 0", 2, "--heartbeat-timeout: Value 0 not in range");
   refused("--join-timeout 0.2", 2, "torchrun has started 4 processes, but the recipe's layout has 2 ranks",
