@@ -318,7 +318,7 @@ TEST_CASE("jobs: what Kubernetes or an operator would refuse is an error at its 
   refused({"launch.token_secret=\"\""}, "trainjob", "launch.token_secret '' is no name");
   refused({"launch.image=\"a b\""}, "hyperpod", "launch.image 'a b' has a space");
   refused({"launch.priority=\"a b\""}, "slurm", "launch.priority 'a b' has a blank or a quote");
-  refused({"launch.queue=\"a\\n#SBATCH\""}, "slurm", "has a blank or a quote");
+  refused({"launch.queue=\"a\\n#SBATCH\""}, "slurm", "has a character that is no text");
   CHECK(JobOf(Load(with({"launch.queue=\"GPU_long,short\""})), "slurm").ok());  // which has other names
 
   refused({"launch.volumes=[\"Data_1:/x\"]"}, "jobset", "which is not a claim and where it is mounted");
