@@ -1,6 +1,7 @@
 // Tasks against tests/oracles/tasks.py: the tokens that a model is fed, which of them it predicts, and what follows from its
 // scores. And what is wrong with tasks, by line.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -274,6 +275,13 @@ TEST_CASE("tasks: what is wrong with a task is said with its place") {
   const auto twice = ReadTasks({"lambada=a.jsonl", "lambada=b.jsonl"});
   REQUIRE_FALSE(twice.ok());
   CHECK(Contains(Message(twice.status()), "two tasks are called lambada: of a.jsonl and b.jsonl"));
+  // Neither read nor waited for.
+  const data::TempDir dir;
+  REQUIRE(mkfifo((dir.path() + "/pipe").c_str(), 0600) == 0);
+  for (const std::string& file : {dir.path() + "/pipe", dir.path(), dir.path() + "/none"}) {
+    const TaskSettings no_file{.name = "no_file", .file = file};
+    CHECK(Contains(Message(MakeTask(no_file, OracleTokenizer(), 301, 8, 0).status()), file));
+  }
   TaskSettings wide{.name = "wide", .file = "none", .window = 9};
   CHECK(Contains(Message(MakeTask(wide, OracleTokenizer(), 301, 8, 0).status()),
                  "a window of 9 tokens, but the model's samples have 8"));
