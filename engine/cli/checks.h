@@ -8,12 +8,12 @@
 
 namespace engine::cli {
 
-// Beside a CLI::Range of real numbers, which takes "nan".
+// Refuses "nan", which a CLI::Range of real numbers takes.
 inline std::string CheckIsNumber(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is no number" : "";
 }
 
-// Of an option without a sign, for which the library takes "-1" as 2^64 − 1.
+// Refuses a sign: where an option's numbers have none, the library takes "-1" as 2^64 − 1.
 inline std::string CheckHasNoSign(const std::string& text) {
   return text.find('-') != std::string::npos ? text + " is below 0" : "";
 }

@@ -51,7 +51,7 @@ void ServeUntilSignal(generate::Batch* batch, serve::Server* server) {
   while (StopSignals::Came() == 0) {
     if (!batch->Advance()) batch->WaitForWork(kLookForSignals);
   }
-  // Those that wait for an answer are told, and streams come to their end, where clients read.
+  // Clients that wait for an answer are told that the server stops, and streams come to their end, as far as their clients read.
   constexpr std::chrono::seconds kMost{2};
   server->Refuse();
   for (const auto end = std::chrono::steady_clock::now() + kMost;

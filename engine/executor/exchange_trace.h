@@ -48,7 +48,7 @@ class TracingCommunicator final : public backend::Communicator {
   absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
                        std::int32_t stream) override;
 
-  // What was traced, while its hashes are on their way to the host.
+  // The notes of one iteration, whose hashes are on their way to the host.
   struct Taken {
     std::int64_t ticket = -1;  // Backend::Read
     std::vector<TracedBytes> traced = {};

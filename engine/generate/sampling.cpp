@@ -94,7 +94,7 @@ struct Cut {
 };
 
 // The tokens that top_p and min_p leave, and their probabilities before these leave any out. Nullopt: not all of them are known.
-// `weight_of`: of a token as it comes.
+// `weight_of` gives the weight of a token that Tokens gives.
 template <typename Tokens, typename Weight>
 std::optional<std::vector<Likelihood>> Left(const Cut& cut, Tokens* tokens, const Weight& weight_of) {
   std::vector<Likelihood> left;

@@ -30,7 +30,7 @@ inline constexpr int kSumsEmpty = 1;
 inline constexpr int kSumsFull = 5;
 inline constexpr int kSumsThreads = kWarpgroup + kWarp;
 inline constexpr int kScoresWritten = 9;  // of the workers
-inline constexpr int kBiasesRead = 10;
+inline constexpr int kBiasesRead = 10;    // likewise
 
 // A warp takes what the workers give to dq in a buffer, of every other step, to where it is summed.
 template <typename Form>

@@ -87,7 +87,7 @@ struct BackwardMemory {
     return q(Form::kStages) + stage * Form::DO::kBytes;
   }
   __device__ std::uint32_t scores() const { return d_o(Form::kDOStages); }
-  // Of a stage's tile, in the place of what becomes of its scores.
+  // The biases of a stage's tile are where the gradients of its scores are put afterwards.
   __device__ std::uint32_t biases(std::uint32_t stage) const {
     return scores() + stage * (Form::kScoreBytes / Form::kStages);
   }

@@ -45,7 +45,7 @@ struct BiasesByPair {
   __device__ __forceinline__ float At(const T* row, int key) const {
     return ToFloat(__ldg(row + min(key, places - 1)));
   }
-  // Of an even key and of the one behind it.
+  // The biases of an even key and of the key behind it, in a query's row.
   __device__ __forceinline__ float2 TwoAt(const T* row, int key) const {
     if (places % 2 != 0) return {At(row, key), At(row, key + 1)};
     return PairToFloat(T(), __ldg(reinterpret_cast<const std::uint32_t*>(row + min(key, places - 2))));

@@ -32,7 +32,8 @@ class TensorMaps {
   // value_head.
   CUtensorMap Queries(const AttentionView& view, std::int64_t elements, const HeadBox& box);
   CUtensorMap Keys(const AttentionView& view, std::int64_t elements, const HeadBox& box);
-  // Of the biases of pairs: rows are queries' places, elements are keys'. Of a multiple of kPlacesOfMap of them.
+  // A map of the biases of pairs, whose rows are queries' places and whose elements are keys'. Their number must be a multiple of
+  // kPlacesOfMap.
   static constexpr std::int64_t kPlacesOfMap = 8;  // strides are multiples of 16 bytes
   CUtensorMap Pairs(const HeadBox& box);
   // Why the driver refused the first map that it did refuse; cudaSuccess: it has made all.
@@ -97,7 +98,7 @@ struct RunForward {
   template <bool kCapped, bool kBiased, bool kDropout, bool kOfPairs>
   cudaError_t Launch() const {
     constexpr Biases kBiases = BiasesOf(kCapped, kBiased, kOfPairs);
-    // Beside biases in shared memory.
+    // Biases of pairs leave shared memory for 64 keys of wide heads.
     constexpr int kBlock = kBiases == Biases::kOfPairs && kE > 128 ? 64 : kKeys;
     // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
     // queries has more that is masked. Draws, caps or biases of pairs of three would not fit their registers.

@@ -42,7 +42,7 @@ struct Sm90aAttention {
       nullptr;  // [B, T, 2]: positions of queries whose span has the key: the first, and behind the last
   int* walks = nullptr;        // [B, blocks, 2]: the first and the last tile that see a block
   int* last_blocks = nullptr;  // [B, tiles]: the last block that a tile sees; -1: none
-  // Of biases of pairs whose gradient is written and not added to: each pair is seen in all samples.
+  // Whether the gradient of biases of pairs is written and not added to, as it may be where each pair is seen in all samples.
   bool sets_biases = false;
   // Where the problem has biases by distance: what each warp's keys give to their gradient.
   float* distance_sums = nullptr;  // [B, H, blocks, kOwnKeyWarps, 2 · distance + 1]
