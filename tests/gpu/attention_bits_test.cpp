@@ -182,6 +182,34 @@ TEST_CASE("gpu attention: equal bits in 100 repetitions with other work beside")
   CHECK(other.turns() > 500);
 }
 
+// Other tests compare with the CPU, for which shapes are small: thread blocks have one item each there. Here they take several, one
+// after the other.
+TEST_CASE("gpu attention: several items of each thread block are right by the reference kernels") {
+  for (const AttentionOptions& options : LargeOptions()) {
+    if (options.kernel == "cudnn" || options.kernel == "reference") continue;
+    AttentionOptions own = options;
+    own.kernel = "own";
+    AttentionOptions reference = options;
+    reference.kernel = "reference";
+    Tensors inputs = AttentionInputs(options, /*saved=*/false);
+    const absl::Status saved = SaveByGpu(reference, &inputs);
+    REQUIRE_MESSAGE(saved.ok(), Message(saved));
+    for (const bool backward : {false, true}) {
+      const Problem problem = AttentionProblemOf(own, inputs, backward);
+      const absl::StatusOr<Outcome> actual = Launch(problem);
+      REQUIRE_MESSAGE(actual.ok(), fmt::format("{}: {}", problem.where, Message(actual.status())));
+      const absl::StatusOr<Outcome> expected = Launch(AttentionProblemOf(reference, inputs, backward));
+      REQUIRE_MESSAGE(expected.ok(), fmt::format("{}: {}", problem.where, Message(expected.status())));
+      // Of the root mean square: both round what they give, and ours probabilities and gradients of scores.
+      const double spread = 4 * UnitRoundoff(options.dtype);
+      for (std::size_t i = 0; i < actual->outputs.size(); ++i) {
+        CompareSpread(fmt::format("{}, output {}", problem.where, i), expected->outputs[i],
+                      actual->outputs[i], {spread, 1e-6});
+      }
+    }
+  }
+}
+
 namespace {
 
 // The options that kernels are compiled for, as bits, then biases by distance without and with dropout, and biases of pairs likewise; with others that are not

@@ -11,20 +11,14 @@ namespace engine::backend::cuda::attention_sm90a {
 template <typename Form>
 struct BiasGradients {
   DistanceSums<typename Form::T, Form::kScoreQueries> sums;
-  int head;  // −1: none yet
+  int head = -1;  // that `sums` are of; −1: none yet
   int head_here,
       corner;  // of the step: the head, and how far behind its first query the warp's first key stands
-
-  __device__ __forceinline__ void Begin() {
-    head = -1;
-    sums.Begin();
-  }
 
   // Finds out where the step stands for which Add is called next: it has the tile's queries from first_query on, and `key` is
   // the first key of this thread.
   __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
                                          int key) {
-    if (p.common.biases == nullptr) return;
     const TileNote t = GetNote<TileNote>(tile_note);
     head_here = t.of_biases;
     corner = key - static_cast<int>(threadIdx.x) % kWarp / 4 - t.position - first_query;
@@ -32,7 +26,6 @@ struct BiasGradients {
   }
   __device__ __forceinline__ void Add(const BackwardParams& p, std::uint32_t block_note,
                                       const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
-    if (p.common.biases == nullptr) return;
     if (head_here != head) {
       Finish(p, block_note);
       head = head_here;
@@ -56,7 +49,6 @@ struct BiasGradients {
 };
 // An empty type, which stands in for BiasGradients in the forms that have no biases by distance.
 struct NoBiasGradients {
-  __device__ __forceinline__ void Begin() {}
   template <typename... Of>
   __device__ __forceinline__ void Locate(const Of&...) {}
   template <typename... Of>
@@ -70,8 +62,7 @@ template <typename Form>
 struct PairGradients {
   int head, query, first_key;  // of the step: the head, and this thread's first query and key
 
-  __device__ __forceinline__ void Begin() {}
-  __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
+  __device__ __forceinline__ void Locate(const BackwardParams&, std::uint32_t tile_note, int first_query,
                                          int key) {
     const TileNote t = GetNote<TileNote>(tile_note);
     head = t.of_biases;
@@ -111,6 +102,6 @@ struct PairGradients {
 template <typename Form>
 using BiasGradientsOf = std::conditional_t<
     Form::kOfPairs, PairGradients<Form>,
-    std::conditional_t<Form::kBiased && !Form::kCapped, BiasGradients<Form>, NoBiasGradients>>;
+    std::conditional_t<Form::kBiases == Biases::kByDistance, BiasGradients<Form>, NoBiasGradients>>;
 
 }  // namespace engine::backend::cuda::attention_sm90a

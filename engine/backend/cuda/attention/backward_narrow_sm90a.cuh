@@ -41,17 +41,19 @@ __device__ __forceinline__ void WriteSums(const BackwardParams& p, const Backwar
   const bool first_lane = threadIdx.x % kWarp == 0;
   const int empty = kSumsEmpty + 2 * buffer;
   const int full = kSumsFull + 2 * buffer;
-  const BackwardItem item = ItemOf(p);
   int count = buffer;  // 0: the next step is this buffer's
   for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
-  for (int phase = 0; phase < item.phases; ++phase) {
-    const Walk walk = WalkOf<Form>(p, item, phase);
-    for (int g = 0; g < c.group; ++g) {
-      for (int step = 0; step < walk.steps(); ++step) {
+  for (std::uint32_t parity = 0;; parity ^= 1U) {
+    const int index = GetItem<Form>(memory, parity);
+    if (index >= p.items) return;
+    const BackwardItem item = ItemAt(p, index);
+    const Walk walk = WalkOf<Form>(p, item);
+    for (int step = 0; step < walk.steps(); ++step) {
+      const int tile = walk.Tile(step);
+      for (int g = 0; g < c.group; ++g) {
         if (count++ % kBuffers != 0) continue;
-        const int tile = walk.Tile(step);
         const std::int64_t at = RowTile<Form>(p, item, g, tile);
-        const int rank = RankOf<Form>(p, item, walk, g, tile);
+        const int rank = RankOf<Form>(p, item, tile);
         for (int worker = 0; worker < Form::kWorkers; ++worker) {
           Meet(full + worker, kSumsThreads);
           if (first_lane) {
@@ -140,6 +142,14 @@ struct BackwardWorker {
     hopper::PinAll(s.scores);
   }
 
+  // Keys and values have been read: the next ones may come in their place, and the note of their block.
+  __device__ __forceinline__ BlockNote EndBlock() const {
+    const BlockNote note = GetNote<BlockNote>(memory.block_note());
+    __syncwarp();
+    Release(memory.kv_empty());
+    return note;
+  }
+
   // Puts what a step gives to dq into shared memory, from where the buffer's warp takes it.
   __device__ __forceinline__ void StoreSums(std::uint32_t buffer,
                                             const float (&dq)[Form::kQueryColumns / 2]) const {
@@ -153,8 +163,9 @@ struct BackwardWorker {
   // or return: it would be waited for where a loop begins again.
   template <bool kMore>
   __device__ __forceinline__ void Step(int key, Ring<Form::kStages>* ring, BackwardState<Form>& s,
-                                       BiasGradientsOf<Form>& biases) const {
+                                       BiasGradientsOf<Form>& biases, BlockNote* end) const {
     const Common& c = p.common;
+    const float far_bias = FarBias<Form>(c, key, GetNote<TileNote>(memory.tile_note(ring->stage)));
     hopper::WaitFor(memory.do_full(ring->stage), ring->parity);
     hopper::PinAll(s.d_scores);
     hopper::BeginProducts();
@@ -164,7 +175,7 @@ struct BackwardWorker {
     Probabilities<Form>(
         c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.block_note(),
         {Form::kOfPairs && p.boxes_biases ? memory.biases(ring->stage) : 0, worker * 64 + warp * 16},
-        memory.lse(ring->stage), s, bend);
+        far_bias, memory.lse(ring->stage), s, bend);
     if constexpr (Form::kOfPairs) Meet(kBiasesRead, 2 * kWarpgroup);  // gradients take their place
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.d_scores);
@@ -209,6 +220,10 @@ struct BackwardWorker {
     }
     hopper::PinAll(dq);
     if constexpr (Form::kOfPairs) Release(q_empty);  // the next biases take the place of gradients
+    if constexpr (!kMore) {
+      biases.Finish(p, memory.block_note());
+      *end = EndBlock();
+    }
     StoreSums(ring->stage ^ 1U, dq);
     if constexpr (kMore) {
       hopper::WaitForProducts<0>();
@@ -237,7 +252,6 @@ __device__ __forceinline__ void WorkBackward(const BackwardParams& p, const Back
   std::uint32_t kv_parity = 0;
   BackwardState<Form> s;
   BiasGradientsOf<Form> biases;
-  biases.Begin();
   while (true) {
     hopper::WaitFor(memory.kv_full(), kv_parity);
     kv_parity ^= 1U;
@@ -245,18 +259,17 @@ __device__ __forceinline__ void WorkBackward(const BackwardParams& p, const Back
     if (begin.steps < 0) break;
 #pragma unroll
     for (int i = 0; i < Form::kE / 2; ++i) s.dk[i] = s.dv[i] = 0;
+    BlockNote end;
     if (begin.steps > 0) {
       const int key = begin.block * Form::kKeys + w.worker * 64 + w.warp * 16 + w.lane / 4;
       int more = begin.steps - 1;
       w.Begin(ring, s);
 #pragma unroll 1
-      for (; more > 0; --more) w.template Step<true>(key, &ring, s, biases);
-      w.template Step<false>(key, &ring, s, biases);
-      biases.Finish(p, memory.block_note());
+      for (; more > 0; --more) w.template Step<true>(key, &ring, s, biases, nullptr);
+      w.template Step<false>(key, &ring, s, biases, &end);
+    } else {
+      end = w.EndBlock();
     }
-    const BlockNote end = GetNote<BlockNote>(memory.block_note());
-    __syncwarp();
-    w.Release(memory.kv_empty());
     w.Store(end, s);
   }
   // The writers have told that their buffers are empty once more than anyone waited for it.

@@ -9,20 +9,16 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-// In which order the blocks of keys of a head add to a tile of queries (RankOf).
-enum class Turns : int {
-  kDescending,  // from the last block that the tile sees to the first
-  kPairs,       // of a whole causal mask: an item is a pair of blocks of unlike lengths
-  kRound,       // of no mask: each block begins with a tile of its own and goes round
-};
-
 struct BackwardParams {
   Common common;
   int blocks;  // of keys
-  Turns order;
+  // No mask: each block begins with a tile of its own and goes round. Else blocks walk down from the last tile that sees them, and
+  // add to a tile in ascending order.
+  bool goes_round;
   int items, section;
+  int* taken;         // items that are taken; null: each thread block has one, as where blocks go round
   const int2* walks;  // this and those behind it: Sm90aAttention
-  const int* last_blocks;
+  const int* first_blocks;
   const float* lse2;
   const float* delta;
   float* dq;
@@ -47,9 +43,11 @@ struct BackwardSizes {
   static constexpr int kQueries = kTile;
   static constexpr int kKeys = kBlock;
   static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kBiased = kBiasesOfScores != Biases::kNone;
-  static constexpr bool kOfPairs = kBiasesOfScores == Biases::kOfPairs;
-  static_assert(!kOfPairs || !kIsCapped);
+  static constexpr Biases kBiases = kBiasesOfScores;
+  static constexpr bool kOfPairs = kBiases == Biases::kOfPairs;
+  static_assert(!kIsCapped || kBiases == Biases::kNone || kBiases == Biases::kLinear);
+  // One in so many exponentials is made by a polynomial: caps of short heads keep the unit for such functions busy.
+  static constexpr int kPolynomial = kCapped && kE == 64 ? 4 : 0;
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
@@ -70,11 +68,12 @@ template <typename Form>
 struct BackwardMemory {
   static constexpr int kRowsBytes = Form::kQueries * 4;
   static constexpr int kNoteBytes = 16;
-  static constexpr int kBarriers = 2 + 2 * (Form::kStages + Form::kDOStages);
+  static constexpr int kNotes = 3 + Form::kStages;
+  static constexpr int kBarriers = 4 + 2 * (Form::kStages + Form::kDOStages);
   static constexpr int kBytes = Form::K::kBytes + Form::V::kBytes +
                                 Form::kStages * (Form::Q::kBytes + kRowsBytes) +
                                 Form::kDOStages * (Form::DO::kBytes + kRowsBytes) + Form::kScoreBytes +
-                                Form::kSumsBytes + (2 + Form::kStages) * kNoteBytes + kBarriers * 8;
+                                Form::kSumsBytes + kNotes * kNoteBytes + kBarriers * 8;
 
   std::uint32_t base;
   __device__ explicit BackwardMemory(const char* raw) : base(hopper::SharedAddress(raw)) {}
@@ -100,10 +99,11 @@ struct BackwardMemory {
   }
   __device__ std::uint32_t block_note() const { return delta(Form::kDOStages); }
   __device__ std::uint32_t sight_note() const { return block_note() + kNoteBytes; }
+  __device__ std::uint32_t item_note() const { return block_note() + 2 * kNoteBytes; }
   __device__ std::uint32_t tile_note(std::uint32_t stage) const {
-    return block_note() + (2 + stage) * kNoteBytes;
+    return block_note() + (3 + stage) * kNoteBytes;
   }
-  __device__ std::uint32_t barrier(int i) const { return tile_note(Form::kStages) + i * 8; }
+  __device__ std::uint32_t barrier(int i) const { return block_note() + kNotes * kNoteBytes + i * 8; }
 
   // The form for narrow heads has two buffers, which its steps use in turn: `ds` are gradients of scores, `dq` what a step adds
   // to the gradient of queries.
@@ -113,44 +113,64 @@ struct BackwardMemory {
   __device__ std::uint32_t dq(std::uint32_t buffer) const { return sums() + buffer * Form::kDQBytes; }
   __device__ std::uint32_t kv_full() const { return barrier(0); }
   __device__ std::uint32_t kv_empty() const { return barrier(1); }
-  __device__ std::uint32_t q_full(std::uint32_t stage) const { return barrier(2) + stage * 8; }
+  __device__ std::uint32_t item_full() const { return barrier(2); }
+  __device__ std::uint32_t item_empty() const { return barrier(3); }
+  __device__ std::uint32_t q_full(std::uint32_t stage) const { return barrier(4) + stage * 8; }
   __device__ std::uint32_t q_empty(std::uint32_t stage) const { return q_full(Form::kStages + stage); }
   __device__ std::uint32_t do_full(std::uint32_t stage) const { return q_full(2 * Form::kStages + stage); }
   __device__ std::uint32_t do_empty(std::uint32_t stage) const { return do_full(Form::kDOStages + stage); }
 };
 
+inline constexpr int kWritingWarps = 2;  // bring what steps give to dq to where it is summed
+
 struct BackwardItem {
-  int sample, kv, pair;
-  int phases;
+  int sample, kv, block;  // of keys
 };
 
-// The item that this thread block carries out.
-__device__ __forceinline__ BackwardItem ItemOf(const BackwardParams& p) {
-  const int index = static_cast<int>(blockIdx.x);
-  const int each = p.order == Turns::kPairs ? (p.blocks + 1) / 2 : p.blocks;
-  const int of_section = p.section * each;
+// Of a head the long items come first. Unless blocks go round, an item waits only for items before it.
+__device__ __forceinline__ BackwardItem ItemAt(const BackwardParams& p, int index) {
+  const int of_section = p.section * p.blocks;
   const int section = index / of_section;
   const int rest = index - section * of_section;
-  const int heads = min(p.section, p.items / each - section * p.section);
-  const int order = rest / heads;
-  const int head = section * p.section + rest - order * heads;
-  BackwardItem item;
-  item.sample = head / p.common.kv_heads;
-  item.kv = head - item.sample * p.common.kv_heads;
-  item.pair = each - 1 - order;
-  item.phases = p.order == Turns::kPairs && 2 * item.pair + 1 != p.blocks ? 2 : 1;
-  return item;
+  const int heads = min(p.section, p.items / p.blocks - section * p.section);
+  const int block = rest / heads;
+  const int head = section * p.section + rest - block * heads;
+  const int sample = head / p.common.kv_heads;
+  return {sample, head - sample * p.common.kv_heads, block};
 }
 
+// The next item for this thread block to carry out: p.items or more, there is none. Thread blocks take items in their order: what an
+// item waits for has been taken before it, by a thread block that runs. Where blocks go round, each thread block has one item.
+__device__ __forceinline__ int TakeItem(const BackwardParams& p, bool first) {
+  if (p.taken != nullptr) return atomicAdd(p.taken, 1);
+  return first ? static_cast<int>(blockIdx.x) : p.items;
+}
+// The reader tells the warps that write sums which item comes.
+template <typename Form>
+__device__ __forceinline__ void GiveItem(const BackwardMemory<Form>& memory, std::uint32_t parity,
+                                         int index) {
+  hopper::WaitFor(memory.item_empty(), parity ^ 1U);
+  PutNote<int4>(memory.item_note(), {index, 0, 0, 0});
+  Arrive(memory.item_full());
+}
+template <typename Form>
+__device__ __forceinline__ int GetItem(const BackwardMemory<Form>& memory, std::uint32_t parity) {
+  hopper::WaitFor(memory.item_full(), parity);
+  const int index = GetNote<int4>(memory.item_note()).x;
+  __syncwarp();  // all lanes have read it
+  if (threadIdx.x % kWarp == 0) Arrive(memory.item_empty());
+  return index;
+}
+
+// The tiles that see a block, in the order in which it meets them.
 struct Walk {
-  int block, first, last;  // tiles
-  bool down;
-  int start;  // how far behind the first tile it begins
+  int first, last, start;  // tiles; where the block goes round, it begins with `start`
+  bool goes_round;
 
   __device__ __forceinline__ int steps() const { return max(0, last - first + 1); }
   __device__ __forceinline__ int Tile(int step) const {
-    if (down) return last - step;
-    const int tile = first + start + step;
+    if (!goes_round) return last - step;
+    const int tile = start + step;
     return tile > last ? tile - steps() : tile;
   }
 };
@@ -161,22 +181,17 @@ __device__ __forceinline__ int StartOf(const Common& c, int block) {
 }
 
 template <typename Form>
-__device__ __forceinline__ Walk WalkOf(const BackwardParams& p, const BackwardItem& item, int phase) {
+__device__ __forceinline__ Walk WalkOf(const BackwardParams& p, const BackwardItem& item) {
   const Common& c = p.common;
-  Walk walk;
-  walk.block = phase == 0 ? item.pair : p.blocks - 1 - item.pair;
-  walk.down = phase == 1;
-  walk.first = 0;
-  walk.last = c.tiles - 1;
-  walk.start = p.order == Turns::kRound ? StartOf<Form>(c, walk.block) : 0;
+  Walk walk = {0, c.tiles - 1, p.goes_round ? StartOf<Form>(c, item.block) : 0, p.goes_round};
   if (p.walks != nullptr) {
-    const int2 tiles = __ldg(p.walks + item.sample * p.blocks + walk.block);
+    const int2 tiles = __ldg(p.walks + item.sample * p.blocks + item.block);
     walk.first = tiles.x;
     walk.last = tiles.y;
     return walk;
   }
   if (!c.causal) return walk;
-  const int key = walk.block * Form::kKeys;
+  const int key = item.block * Form::kKeys;
   walk.first = c.tiles;
   for (int r = c.runs - 1; r >= 0; --r) {
     const Run& run = c.run[r];
@@ -196,62 +211,32 @@ __device__ __forceinline__ Walk WalkOf(const BackwardParams& p, const BackwardIt
   return walk;
 }
 
-__device__ __forceinline__ int FloorDiv(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
-
 // How many blocks add to a tile before this one. Of a whole warp.
 template <typename Form>
-__device__ __forceinline__ int RankOf(const BackwardParams& p, const BackwardItem& item, const Walk& walk,
-                                      int g, int tile) {
+__device__ __forceinline__ int RankOf(const BackwardParams& p, const BackwardItem& item, int tile) {
   const Common& c = p.common;
-  if (p.order == Turns::kDescending) {
-    int last = p.blocks - 1;
-    if (p.last_blocks != nullptr) {
-      last = __ldg(p.last_blocks + item.sample * c.tiles + tile);
-    } else if (c.causal) {
-      const QueryTile t = TileOf<Form::kQueries>(c, tile);
-      last = min(last, (t.position + t.rows - 1) / Form::kKeys);
+  if (!p.goes_round) {
+    int first = 0;
+    if (p.first_blocks != nullptr) {
+      first = __ldg(p.first_blocks + item.sample * c.tiles + tile);
+    } else if (c.causal && c.window > 0) {
+      first = max(0, TileOf<Form::kQueries>(c, tile).position - c.window + 1) / Form::kKeys;
     }
-    return last - walk.block;
+    return item.block - first;
   }
-  if (p.order == Turns::kRound) {
-    // Blocks reach the tile one after the other if none waits; of those that do so at once, the first one is first.
-    const auto step = [&](int block) {
-      const int ahead = tile - StartOf<Form>(c, block);
-      return ahead >= 0 ? ahead : ahead + c.tiles;
-    };
-    const int own = step(walk.block);
-    int rank = 0;
-    for (int first = 0; first < p.blocks; first += kWarp) {
-      const int block = first + static_cast<int>(threadIdx.x) % kWarp;
-      const bool before =
-          block < p.blocks && (step(block) < own || (step(block) == own && block < walk.block));
-      rank += __popc(__ballot_sync(kAllLanes, before));
-    }
-    return rank;
+  // Blocks reach the tile one after the other if none waits; of those that do so at once, the first one is first.
+  const auto step = [&](int block) {
+    const int ahead = tile - StartOf<Form>(c, block);
+    return ahead >= 0 ? ahead : ahead + c.tiles;
+  };
+  const int own = step(item.block);
+  int rank = 0;
+  for (int first = 0; first < p.blocks; first += kWarp) {
+    const int block = first + static_cast<int>(threadIdx.x) % kWarp;
+    const bool before = block < p.blocks && (step(block) < own || (step(block) == own && block < item.block));
+    rank += __popc(__ballot_sync(kAllLanes, before));
   }
-  // Steps at which blocks reach the tile if none waits: the long ones (first of their pairs) upwards from the diagonal, the
-  // short ones downwards.
-  constexpr int r = Form::kKeys / Form::kQueries;
-  const int n = p.blocks;
-  const int nt = c.tiles;
-  const int groups = c.group;
-  const int pair = item.pair;
-  const int longs = (n + 1) / 2;
-  const int shorts = n / 2;
-  const int step_long = (g + 1) * r;
-  const int step_short = (groups - g) * r;
-  const int long0 = tile + g * nt;
-  const int short0 = groups * nt + g * (nt - r * (n - 1)) + nt - 1 - tile;
-  const int most_long = min(tile / r, longs - 1);
-  const int least_short = max(0, n - 1 - tile / r);
-  if (!walk.down) {
-    const int at = long0 - step_long * pair;
-    const int from = max(least_short, FloorDiv(short0 - at, step_short) + 1);
-    return most_long - pair + max(0, shorts - from);
-  }
-  const int at = short0 - step_short * pair;
-  const int from = max(0, FloorDiv(long0 - at + step_long - 1, step_long));
-  return shorts - 1 - pair + max(0, most_long + 1 - from);
+  return rank;
 }
 
 template <typename Form>
@@ -289,36 +274,45 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
   Ring<Form::kStages> ring;
   Ring<Form::kDOStages> do_ring;
   std::uint32_t kv_parity = 0;
-  const BackwardItem item = ItemOf(p);
-  for (int phase = 0; phase < item.phases; ++phase) {
-    const Walk walk = WalkOf<Form>(p, item, phase);
-    hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
-    kv_parity ^= 1U;
-    PutNote<BlockNote>(memory.block_note(), {walk.steps() * c.group, item.sample, item.kv, walk.block});
+  std::uint32_t item_parity = 0;
+  int index = TakeItem(p, /*first=*/true);
+  while (index < p.items) {
+    const int given = index;
+    const BackwardItem item = ItemAt(p, index);
+    index = -1;
+    const Walk walk = WalkOf<Form>(p, item);
+    const HeadPlace keys = {0, item.block * Form::kKeys, 0, item.kv, item.sample};
+    Form::K::Prefetch(k, keys);
+    Form::V::Prefetch(v, keys);
     SightNote sights;
 #pragma unroll
     for (int worker = 0; worker < Form::kWorkers; ++worker) {
-      const int key = walk.block * Form::kKeys + worker * 64 % Form::kKeys;
+      const int key = item.block * Form::kKeys + worker * 64 % Form::kKeys;
       sights.of_worker[worker] = {SightOfKey(c, item.sample, key + 63).from,
                                   SightOfKey(c, item.sample, key).below};
     }
+    hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
+    kv_parity ^= 1U;
+    PutNote<BlockNote>(memory.block_note(), {walk.steps() * c.group, item.sample, item.kv, item.block});
     PutNote<SightNote>(memory.sight_note(), sights);
     hopper::ArriveExpecting(memory.kv_full(), Form::K::kBytes + Form::V::kBytes);
-    const HeadPlace keys = {0, walk.block * Form::kKeys, 0, item.kv, item.sample};
     Form::K::Load(k, keys, memory.k(), memory.kv_full());
     Form::V::Load(v, keys, memory.v(), memory.kv_full());
-    for (int g = 0; g < c.group; ++g) {
-      const int head = item.kv * c.group + g;
-      for (int step = 0; step < walk.steps(); ++step) {
-        const int tile = walk.Tile(step);
-        const QueryTile t = TileOf<Form::kQueries>(c, tile);
+    // Not before: it waits until the writers are done with the item before the last one.
+    GiveItem<Form>(memory, item_parity, given);
+    item_parity ^= 1U;
+    for (int step = 0; step < walk.steps(); ++step) {
+      const int tile = walk.Tile(step);
+      const QueryTile t = TileOf<Form::kQueries>(c, tile);
+      for (int g = 0; g < c.group; ++g) {
+        const int head = item.kv * c.group + g;
         const std::int64_t rows = RowTile<Form>(p, item, g, tile) * Form::kQueries;
+        // The next item, as late as its answer is still not waited for.
+        if (step + 1 == walk.steps() && g + 1 == c.group) index = TakeItem(p, /*first=*/false);
         hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
         PutNote<TileNote>(memory.tile_note(ring.stage),
                           {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
-                           !Form::kBiased        ? 0
-                           : c.biases == nullptr ? __float_as_int(SlopeOf(c, head))
-                                                 : head});
+                           Form::kBiases == Biases::kLinear ? __float_as_int(SlopeOf(c, head)) : head});
         const HeadPlace queries = {0, t.row, g, item.kv, item.sample};
         std::uint32_t bytes = Form::Q::kBytes + kRowsBytes;
         if constexpr (Form::kOfPairs) {
@@ -341,7 +335,9 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
         do_ring.Next();
       }
     }
+    if (index < 0) index = TakeItem(p, /*first=*/false);
   }
+  GiveItem<Form>(memory, item_parity, p.items);
   hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
   PutNote<BlockNote>(memory.block_note(), {-1, 0, 0, 0});
   Arrive(memory.kv_full());
@@ -469,11 +465,18 @@ __device__ __forceinline__ void WeighWithPairBiases(const Common& c, int key, co
   }
 }
 
+// The bias by distance of a tile's queries and a warp's keys, of which this thread has `key`, where all of them have the same one.
+template <typename Form>
+__device__ __forceinline__ float FarBias(const Common& c, int key, const TileNote& t) {
+  if constexpr (Form::kBiases != Biases::kByDistance) return 0;
+  return BiasesByDistance<typename Form::T>(c, t.of_biases).At(key - t.position);
+}
+
 // Probabilities of scores in pairs, negative where dropped; `bend`: pairs of d(score) of d(scaled product); `note`: of the
-// block, in shared memory, with sights behind it.
+// block, in shared memory, with sights behind it; `far_bias`: FarBias.
 template <typename Form>
 __device__ __forceinline__ void Probabilities(const Common& c, int key, const TileNote& t, std::uint32_t note,
-                                              const BoxedBiases& boxed, std::uint32_t lse,
+                                              const BoxedBiases& boxed, float far_bias, std::uint32_t lse,
                                               BackwardState<Form>& s,
                                               std::uint32_t (&bend)[BackwardState<Form>::kBends]) {
   using T = typename Form::T;
@@ -496,29 +499,30 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
             derivative[e] = 1 - score * score;
             factor = c.softcap * kLog2E;
           }
-          score = Exp2(add_bias(score, factor, e == 0 ? pair.x : pair.y, 8 * i + e, 8 * half));
+          const float power = add_bias(score, factor, e == 0 ? pair.x : pair.y, 8 * i + e, 8 * half);
+          score = Exp2Of<Form::kPolynomial>(power, 2 * i + e);
         }
         if constexpr (Form::kCapped) bend[2 * i + half] = PairFromFloat(T(), derivative[0], derivative[1]);
       }
     }
   };
-  if constexpr (!Form::kBiased) {
+  if constexpr (Form::kBiases == Biases::kNone) {
     weigh([](float x, float factor, float of_row, int, int) { return fmaf(x, factor, -of_row); });
   } else if constexpr (Form::kOfPairs) {
     WeighWithPairBiases<Form>(c, key, t, boxed, lse, s);
-  } else if (Form::kCapped || c.biases == nullptr) {  // trained biases are never beside a cap
+  } else if constexpr (Form::kBiases == Biases::kLinear) {
     const float slope = t.slope();
     const float at_first = -slope * static_cast<float>(position - key);
     weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
       return fmaf(-slope, static_cast<float>(of_query - of_key), fmaf(x, factor, at_first - of_row));
     });
   } else {
-    const BiasesByDistance<T> biases(c, t.of_biases);
     const int corner = key - lane / 4 - t.position;  // of the warp's first key
-    if (biases.AreOne({corner - (Form::kScoreQueries - 1), corner + 15})) {
-      const float bias = biases.At(corner);
-      weigh([&](float x, float factor, float of_row, int, int) { return fmaf(x, factor, bias - of_row); });
+    if (corner + 15 <= -c.distance || corner - (Form::kScoreQueries - 1) >= c.distance) {
+      weigh(
+          [&](float x, float factor, float of_row, int, int) { return fmaf(x, factor, far_bias - of_row); });
     } else {
+      const BiasesByDistance<T> biases(c, t.of_biases);
       weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
         return fmaf(x, factor, biases.At(key + of_key - position - of_query) - of_row);
       });

@@ -23,6 +23,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   if (threadIdx.x == 0) {
     hopper::InitBarrier(memory.kv_full(), 1);
     hopper::InitBarrier(memory.kv_empty(), Form::kWorkers * kWarpsOfGroup);
+    hopper::InitBarrier(memory.item_full(), 1);
+    hopper::InitBarrier(memory.item_empty(), kWritingWarps);
     for (int stage = 0; stage < Form::kStages; ++stage) {
       hopper::InitBarrier(memory.q_full(stage), 1);
       hopper::InitBarrier(memory.q_empty(stage), Form::kWorkers * kWarpsOfGroup);
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     hopper::GiveRegisters<Form::kReaderRegisters>();
     const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
     if (warp == 0 && threadIdx.x % kWarp == 0) ReadBackward<Form>(q, k, v, d_o, biases, p, memory);
-    if (warp == 1 || warp == 2) {
+    if (warp >= 1 && warp <= kWritingWarps) {
       if constexpr (Form::kWide) {
         WriteParts<Form>(p, memory, warp - 1);
       } else {

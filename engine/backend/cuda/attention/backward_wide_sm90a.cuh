@@ -37,15 +37,17 @@ __device__ __forceinline__ void WriteParts(const BackwardParams& p, const Backwa
   constexpr int kBytes = Form::kSumsOfWorker;
   const bool first_lane = threadIdx.x % kWarp == 0;
   const std::uint32_t from = memory.sums() + worker * kBytes;
-  const BackwardItem item = ItemOf(p);
   ArriveOnly(kPartEmpty + worker, kPartThreads);
-  for (int phase = 0; phase < item.phases; ++phase) {
-    const Walk walk = WalkOf<Form>(p, item, phase);
-    for (int g = 0; g < p.common.group; ++g) {
-      for (int step = 0; step < walk.steps(); ++step) {
-        const int tile = walk.Tile(step);
+  for (std::uint32_t parity = 0;; parity ^= 1U) {
+    const int index = GetItem<Form>(memory, parity);
+    if (index >= p.items) return;
+    const BackwardItem item = ItemAt(p, index);
+    const Walk walk = WalkOf<Form>(p, item);
+    for (int step = 0; step < walk.steps(); ++step) {
+      const int tile = walk.Tile(step);
+      for (int g = 0; g < p.common.group; ++g) {
         const std::int64_t at = RowTile<Form>(p, item, g, tile) * Form::kTurns + worker;
-        const int rank = RankOf<Form>(p, item, walk, g, tile);
+        const int rank = RankOf<Form>(p, item, tile);
         for (int part = 0; part < Form::kParts; ++part) {
           Meet(kPartFull + worker, kPartThreads);
           if (first_lane) {
@@ -141,18 +143,19 @@ struct WideWorker {
                                        Ring<Form::kDOStages>* do_ring, State& s,
                                        BiasGradientsOf<Form>& biases) const {
     const Common& c = p.common;
+    TileNote note = GetNote<TileNote>(memory.tile_note(ring->stage));
+    note.position += worker * Form::kScoreQueries;
+    const float far_bias = FarBias<Form>(c, key, note);
     hopper::WaitFor(memory.do_full(do_ring->stage), do_ring->parity);
     hopper::PinAll(s.d_scores);
     hopper::BeginProducts();
     IssueScores<T, V, DO>(memory.v(), memory.d_o(do_ring->stage) + rows(), s.d_scores);
     std::uint32_t bend[State::kBends];
-    TileNote note = GetNote<TileNote>(memory.tile_note(ring->stage));
-    note.position += worker * Form::kScoreQueries;
     const std::uint32_t numbers = worker * Form::kScoreQueries * 4;
     const std::uint32_t boxed =
         memory.biases(ring->stage) + worker * Form::kScoreQueries * Form::PairBiases::kRowBytes;
     Probabilities<Form>(c, key, note, memory.block_note(),
-                        {Form::kOfPairs && p.boxes_biases ? boxed : 0, warp * 16},
+                        {Form::kOfPairs && p.boxes_biases ? boxed : 0, warp * 16}, far_bias,
                         memory.lse(ring->stage) + numbers, s, bend);
     if constexpr (Form::kOfPairs) Meet(kWideBiasesRead, 2 * kWarpgroup);  // gradients take their place
     hopper::WaitForProducts<0>();
@@ -234,7 +237,6 @@ __device__ __forceinline__ void WorkWide(const BackwardParams& p, const Backward
   std::uint32_t which = 0;
   BackwardState<Form> s;
   BiasGradientsOf<Form> biases;
-  biases.Begin();
   while (true) {
     hopper::WaitFor(memory.kv_full(), kv_parity);
     kv_parity ^= 1U;

@@ -2,16 +2,9 @@
 // of scores are far from the diagonal, where all pairs have the first bias of distance or the last one.
 #pragma once
 
-#include <type_traits>
-
 #include "engine/backend/cuda/attention/sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
-
-// How far behind its query a key of a block of scores stands: from `least` to `most`, both negative where the keys come first.
-struct Distances {
-  int least, most;
-};
 
 // The biases of a head, around that of distance 0, times log2(e).
 template <typename T>
@@ -24,9 +17,6 @@ struct BiasesByDistance {
         farthest(c.distance) {}
   __device__ __forceinline__ float At(int distance) const {
     return ToFloat(__ldg(of_zero + min(max(distance, -farthest), farthest))) * kLog2E;
-  }
-  __device__ __forceinline__ bool AreOne(const Distances& d) const {
-    return d.most <= -farthest || d.least >= farthest;
   }
 };
 
@@ -54,52 +44,23 @@ struct BiasesByPair {
 
 // ------------------------------------------------------------------------------------------------------ gradient
 
-// d[16, 8] += a[16, 16] · ones
-template <typename T>
-__device__ __forceinline__ void AddRowSums(const std::uint32_t (&a)[4], float (&d)[4]) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(0x3C003C00));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(0x3F803F80));
-  }
-}
-
 // The gradient of a head's biases, of the keys of one warp: it alone adds to its `sums`, so that their order is fixed. It has
 // no more registers than it needs between tiles: its callers say where its sums are, and which distance is the farthest.
 template <typename T, int kScoreQueries>
 struct DistanceSums {
   static constexpr int kEights = kScoreQueries / 8;
 
-  float low, high;  // a thread's part of what the first bias and the last one have gathered
-  float far[4];     // what is to be added to one of them: to the last one where far_is_high
-  bool far_is_high;
-
-  __device__ __forceinline__ void Begin() {
-    low = high = 0;
-    far_is_high = false;
-#pragma unroll
-    for (float& sum : far) sum = 0;
-  }
+  float low = 0, high = 0;  // a thread's part of what the first bias and the last one have gathered
 
   // `scores`: gradients of the scores of 16 keys and kScoreQueries queries, pairs as a product's second operand from registers
   // has them; `corner`: how far behind the first query the first key stands; sums_of(): this head's sums.
   template <typename SumsOf>
   __device__ __forceinline__ void Add(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
                                       int farthest, const SumsOf& sums_of) {
-    const bool is_low = corner + 15 <= -farthest;
-    const bool is_high = corner - (kScoreQueries - 1) >= farthest;
-    if (is_low || is_high) {
-      if (is_high != far_is_high) EndFar();
-      far_is_high = is_high;
-      AddFar(scores);
+    if (corner + 15 <= -farthest) {
+      low += SumOf(scores);
+    } else if (corner - (kScoreQueries - 1) >= farthest) {
+      high += SumOf(scores);
     } else {
       AddNear(scores, corner, farthest, sums_of());
     }
@@ -107,7 +68,6 @@ struct DistanceSums {
 
   // Adds what the warp's threads have gathered of the first and the last bias to the sums, and begins anew. All of its threads call it.
   __device__ __forceinline__ void Finish(int farthest, float* sums) {
-    EndFar();
     low = WarpSum(low);
     high = WarpSum(high);
     if (threadIdx.x % kWarp == 0) {
@@ -115,26 +75,22 @@ struct DistanceSums {
       AddTo(sums + 2 * farthest, high);
     }
     __syncwarp();
-    Begin();
+    low = high = 0;
   }
 
  private:
   // The sums of one warp's threads, of which the one that adds changes from tile to tile.
   static __device__ __forceinline__ void AddTo(float* sum, float value) { atomicAdd(sum, value); }
 
-  __device__ __forceinline__ void AddFar(const std::uint32_t (&scores)[kScoreQueries / 4]) {
+  static __device__ __forceinline__ float SumOf(const std::uint32_t (&scores)[kScoreQueries / 4]) {
+    float2 sum = {0, 0};
 #pragma unroll
-    for (int step = 0; step < kScoreQueries / 16; ++step) {
-      const std::uint32_t a[4] = {scores[4 * step], scores[4 * step + 1], scores[4 * step + 2],
-                                  scores[4 * step + 3]};
-      AddRowSums<T>(a, far);
+    for (const std::uint32_t pair : scores) {
+      const float2 two = PairToFloat(T(), pair);
+      sum.x += two.x;
+      sum.y += two.y;
     }
-  }
-  __device__ __forceinline__ void EndFar() {
-    const float sum = threadIdx.x % 4 == 0 ? far[0] + far[2] : 0.0F;  // four threads have the same two rows
-    (far_is_high ? high : low) += sum;
-#pragma unroll
-    for (float& of_row : far) of_row = 0;
+    return sum.x + sum.y;
   }
 
   // A thread has pairs of row r = lane / 4, c = 2 · (lane % 4) and c + 1 of each square of 8 × 8. What is of one distance lies on
@@ -188,26 +144,25 @@ struct DistanceSums {
       if (row == n % 8) kept[n / 8] = {even, below};
     }
     const int s = (k - column) & 3;
+    const auto add = [&](int distance, float value) {
+      if (distance <= -farthest) {
+        low += value;
+      } else if (distance >= farthest) {
+        high += value;
+      } else {
+        AddTo(sums + distance + farthest, value);
+      }
+    };
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       const int n = 8 * i + row;
       if (n >= kDiagonals) break;
       const int first = corner + 8 * (n - kEights);
-      AddAt(sums, farthest, first + 2 * s, kept[i].x);
-      AddAt(sums, farthest, first + ((2 * s - 1) & 7), kept[i].y);
+      add(first + 2 * s, kept[i].x);
+      add(first + ((2 * s - 1) & 7), kept[i].y);
     }
     __syncwarp();
-  }
-
-  __device__ __forceinline__ void AddAt(float* sums, int farthest, int distance, float value) {
-    if (distance <= -farthest) {
-      low += value;
-    } else if (distance >= farthest) {
-      high += value;
-    } else {
-      AddTo(sums + distance + farthest, value);
-    }
   }
 };
 

@@ -28,9 +28,11 @@ struct ForwardForm {
   static constexpr int kQueries = 64 * kGroups;
   static constexpr int kKeys = kKeyBlock;
   static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kBiased = kBiasesOfScores != Biases::kNone;
-  static constexpr bool kOfPairs = kBiasesOfScores == Biases::kOfPairs;
-  static_assert(!kOfPairs || !kIsCapped);
+  static constexpr Biases kBiases = kBiasesOfScores;
+  static constexpr bool kOfPairs = kBiases == Biases::kOfPairs;
+  static_assert(!kIsCapped || kBiases == Biases::kNone || kBiases == Biases::kLinear);
+  // One in so many exponentials is made by a polynomial: caps of short heads keep the unit for such functions busy.
+  static constexpr int kPolynomial = kCapped && kE == 64 ? 3 : 0;
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
@@ -245,7 +247,9 @@ __device__ __forceinline__ float FactorOf(const Common& c) {
 struct ForwardRows {
   int position;  // of this thread's first query; the other one stands 8 behind it
   Sight sight;   // keys that all queries see
-  float slope;   // as what is added to scores before their factor (ScoreUnit)
+  // Of linear biases their slope, as what is added to scores before their factor (ScoreUnit); of biases by distance the one of
+  // all keys that are too far before their query to have one of their own.
+  float bias;
 };
 template <typename Form>
 __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem& item) {
@@ -255,9 +259,13 @@ __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem
     const int at = min(row, item.tile.rows - 1);
     return SightOf(c, item.sample, item.tile.row + at, item.tile.position + at);
   };
+  float bias = 0;
+  if constexpr (Form::kBiases == Biases::kLinear) bias = SlopeOf(c, item.head) / FactorOf<Form>(c);
+  if constexpr (Form::kBiases == Biases::kByDistance)
+    bias = BiasesByDistance<typename Form::T>(c, item.head).At(-c.distance);
   return {item.tile.position + first + thread / kWarp * 16 + thread % kWarp / 4,
           {sight(first + 63).from, sight(first).below},
-          Form::kBiased && c.biases == nullptr ? SlopeOf(c, item.head) / FactorOf<Form>(c) : 0.0F};
+          bias};
 }
 
 // Scores of products q·k: scale · product + bias of the pair. `boxed`: where the biases of this warpgroup's queries are in shared
@@ -306,29 +314,26 @@ __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardIt
 #pragma unroll
     for (int i = 0; i < kScores; ++i) scores[i] = Tanh(scores[i] * c.bent_scale);
   }
-  if constexpr (Form::kBiased) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int first = block * Form::kKeys + lane % 4 * 2;  // key of scores[0]
-    // How far scores[i] stands from scores[0] behind its query.
-    const auto behind = [](int i) { return i / 4 * 8 + i % 2 - i / 2 % 2 * 8; };
-    if constexpr (Form::kOfPairs) {
-      AddPairBiases<Form>(c, item.head, rows.position, block, boxed, scores);
-      return {kLog2E, 0};
-    } else {
-      if (Form::kCapped || c.biases == nullptr) {  // trained biases are never beside a cap
+  [[maybe_unused]] const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  [[maybe_unused]] const int first = block * Form::kKeys + lane % 4 * 2;  // key of scores[0]
+  // How far scores[i] stands from scores[0] behind its query.
+  [[maybe_unused]] const auto behind = [](int i) { return i / 4 * 8 + i % 2 - i / 2 % 2 * 8; };
+  if constexpr (Form::kBiases == Biases::kOfPairs) {
+    AddPairBiases<Form>(c, item.head, rows.position, block, boxed, scores);
+    return {kLog2E, 0};
+  } else if constexpr (Form::kBiases == Biases::kLinear) {
 #pragma unroll
-        for (int i = 0; i < kScores; ++i)
-          scores[i] = fmaf(rows.slope, static_cast<float>(behind(i)), scores[i]);
-        return {factor, -rows.slope * factor * static_cast<float>(rows.position - first)};
-      }
-      const BiasesByDistance<typename Form::T> biases(c, item.head);
-      const int corner = block * Form::kKeys - (rows.position - lane / 4);  // of the warp's first query
-      if (biases.AreOne({corner - 15, corner + Form::kKeys - 1})) return {factor, biases.At(corner)};
-      const int distance = first - rows.position;
+    for (int i = 0; i < kScores; ++i) scores[i] = fmaf(rows.bias, static_cast<float>(behind(i)), scores[i]);
+    return {factor, -rows.bias * factor * static_cast<float>(rows.position - first)};
+  } else if constexpr (Form::kBiases == Biases::kByDistance) {
+    const int corner = block * Form::kKeys - (rows.position - lane / 4);  // of the warp's first query
+    if (corner + Form::kKeys - 1 <= -c.distance) return {factor, rows.bias};
+    const BiasesByDistance<typename Form::T> biases(c, item.head);
+    if (corner - 15 >= c.distance) return {factor, biases.At(corner)};
+    const int distance = first - rows.position;
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], factor, biases.At(distance + behind(i)));
-      return {1, 0};
-    }
+    for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], factor, biases.At(distance + behind(i)));
+    return {1, 0};
   }
   return {factor, 0};
 }
@@ -340,19 +345,22 @@ __device__ __forceinline__ ScoreUnit PrepareScores(const Common& c, const Forwar
                                                    float (&scores)[Form::kKeys / 2]) {
   const ScoreUnit unit = BendScores<Form>(c, item, rows, block, boxed, scores);
   const int first = block * Form::kKeys + static_cast<int>(threadIdx.x) % 4 * 2;  // key of scores[0]
-  if ((block + 1) * Form::kKeys <= rows.sight.below && block * Form::kKeys >= rows.sight.from) return unit;
+  const bool has_below = (block + 1) * Form::kKeys > rows.sight.below;
+  const bool has_from = block * Form::kKeys < rows.sight.from;
+  if (!has_below && !has_from) return unit;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = min(rows.position + half * 8 - item.tile.position, item.tile.rows - 1);
     const Sight sight = SightOf(c, item.sample, item.tile.row + at, item.tile.position + at);
-    const int below = sight.below - first;
-    const int from = sight.from - first;
+    const auto hide = [&](const auto& is_hidden) {
 #pragma unroll
-    for (int i = 0; i < Form::kKeys / 4; ++i) {
-      const int key = i / 2 * 8 + i % 2;
-      float& score = scores[i / 2 * 4 + half * 2 + i % 2];
-      if (key >= below || key < from) score = -INFINITY;
-    }
+      for (int i = 0; i < Form::kKeys / 4; ++i) {
+        if (is_hidden(i / 2 * 8 + i % 2)) scores[i / 2 * 4 + half * 2 + i % 2] = -INFINITY;
+      }
+    };
+    // Few blocks have both: a comparison each where there is one.
+    if (has_below) hide([below = sight.below - first](int key) { return key >= below; });
+    if (has_from) hide([from = sight.from - first](int key) { return key < from; });
   }
   return unit;
 }
@@ -379,7 +387,8 @@ __device__ __forceinline__ void Softmax(const ScoreUnit& unit, ForwardState<Form
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& score = s.scores[4 * i + 2 * half + e];
-        score = Exp2(fmaf(score, unit.factor, unit.bias - zero));
+        const float power = fmaf(score, unit.factor, unit.bias - zero);
+        score = Exp2Of<Form::kPolynomial>(power, 2 * i + e);
         sum += score;
       }
     }

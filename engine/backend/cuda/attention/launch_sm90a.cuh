@@ -52,6 +52,12 @@ Common CommonOf(const Sm90aAttention& a, int tile);
 
 // As many heads, of which `heads` have keys and values in common, as may have them in L2 together.
 int SectionOf(const AttentionProblem& p, int heads);
+// About `fitting` of `all` heads, and a number that `all` is a multiple of if there is one near: with few heads a last section that is
+// smaller would leave multiprocessors without work.
+int EvenSection(std::int64_t fitting, std::int64_t all);
+// Of the backward pass: so many blocks of keys of a head are at work at once. They walk along the same tiles one behind the other, so
+// that what one has read is in L2 for the next ones; of more the last ones would wait for the first ones longer.
+inline constexpr int kBlocksOfHead = 4;
 
 // Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums).
 struct DistanceSumsParams {
@@ -61,23 +67,24 @@ struct DistanceSumsParams {
 };
 void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream);
 
-// Calls run.Launch<capped, biased, dropout, of pairs>.
-template <bool... kOptions, typename Run, typename... Flags>
-cudaError_t ChooseOptions(const Run& run, bool flag, Flags... flags) {
-  if constexpr (sizeof...(Flags) == 0) {
-    return flag ? run.template Launch<kOptions..., true>() : run.template Launch<kOptions..., false>();
-  } else {
-    return flag ? ChooseOptions<kOptions..., true>(run, flags...)
-                : ChooseOptions<kOptions..., false>(run, flags...);
-  }
+// Calls run.Launch<capped, biases, dropout>.
+template <bool kCapped, Biases kBiases, typename Run>
+cudaError_t ChooseDropout(const AttentionProblem& p, const Run& run) {
+  return p.dropout.below > 0 ? run.template Launch<kCapped, kBiases, true>()
+                             : run.template Launch<kCapped, kBiases, false>();
 }
 template <typename Run>
 cudaError_t Choose(const AttentionProblem& p, const Run& run) {
-  return ChooseOptions(run, p.softcap > 0, p.alibi || p.biases != nullptr, p.dropout.below > 0, p.pairs > 0);
-}
-constexpr Biases BiasesOf(bool capped, bool biased, bool of_pairs) {
-  if (!biased) return Biases::kNone;
-  return of_pairs && !capped ? Biases::kOfPairs : Biases::kAlong;
+  if (p.biases != nullptr) {
+    return p.pairs > 0 ? ChooseDropout<false, Biases::kOfPairs>(p, run)
+                       : ChooseDropout<false, Biases::kByDistance>(p, run);
+  }
+  if (p.softcap > 0) {
+    return p.alibi ? ChooseDropout<true, Biases::kLinear>(p, run)
+                   : ChooseDropout<true, Biases::kNone>(p, run);
+  }
+  return p.alibi ? ChooseDropout<false, Biases::kLinear>(p, run)
+                 : ChooseDropout<false, Biases::kNone>(p, run);
 }
 
 // Before a launch; a GPU remembers it.
@@ -95,9 +102,8 @@ struct RunForward {
   static constexpr int kU = kOwnSizes[kSizes].value_head;
   static constexpr int kKeys = kU > 128 ? 64 : 128;  // that fit
 
-  template <bool kCapped, bool kBiased, bool kDropout, bool kOfPairs>
+  template <bool kCapped, Biases kBiases, bool kDropout>
   cudaError_t Launch() const {
-    constexpr Biases kBiases = BiasesOf(kCapped, kBiased, kOfPairs);
     // Biases of pairs leave shared memory for 64 keys of wide heads.
     constexpr int kBlock = kBiases == Biases::kOfPairs && kE > 128 ? 64 : kKeys;
     // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
@@ -156,9 +162,9 @@ struct RunBackward {
     }
   }
 
-  template <bool kCapped, bool kBiased, bool kDropout, bool kOfPairs>
+  template <bool kCapped, Biases kBiases, bool kDropout>
   cudaError_t Launch() const {
-    using Form = decltype(FormOf<kCapped, BiasesOf(kCapped, kBiased, kOfPairs), kDropout>());
+    using Form = decltype(FormOf<kCapped, kBiases, kDropout>());
     static_assert(Form::kE == kOwn.sums && Form::kKeys == kOwn.block_keys && Form::kTurns == kOwn.turns);
     constexpr int kSharedBytes = BackwardMemory<Form>::kBytes;
     const AttentionProblem& p = a.problem;
@@ -177,20 +183,17 @@ struct RunBackward {
                           .dv = p.dv};
     if (p.spans != nullptr) {
       params.walks = reinterpret_cast<const int2*>(a.walks);
-      params.last_blocks = a.last_blocks;
+      params.first_blocks = a.first_blocks;
       params.common.key_spans = reinterpret_cast<const int2*>(a.key_spans);
     }
-    // Items that wait for each other both ways have to be on the GPU at once, all those of a head: half of it is enough.
+    // Where all items of a head wait for each other they have to be on the GPU at once: half of it is enough.
     const bool all_queries = p.spans == nullptr && p.window == 0;
-    const bool whole = p.causal && all_queries && a.runs == 1 && p.queries == p.keys;
-    const int pairs = (params.blocks + 1) / 2;
-    const int most = a.multiprocessors / 2;
-    params.order = whole && pairs <= most                              ? Turns::kPairs
-                   : !p.causal && all_queries && params.blocks <= most ? Turns::kRound
-                                                                       : Turns::kDescending;
-    const int items = params.order == Turns::kPairs ? pairs : params.blocks;
-    params.items = static_cast<int>(p.batch * p.kv_heads) * items;
-    params.section = params.order == Turns::kDescending ? SectionOf(p, 1) : 1;
+    params.goes_round = !p.causal && all_queries && params.blocks <= a.multiprocessors / 2;
+    params.items = static_cast<int>(p.batch * p.kv_heads) * params.blocks;
+    params.section =
+        params.goes_round ? 1 : EvenSection(a.multiprocessors / kBlocksOfHead, p.batch * p.kv_heads);
+    if (!params.goes_round) params.taken = a.taken;
+    const int blocks = params.goes_round ? params.items : std::min(params.items, a.multiprocessors);
     const auto kernel = BackwardKernel<Form>;
     if (const cudaError_t error = Allow(kernel, kSharedBytes); error != cudaSuccess) return error;
     TensorMaps maps(p);
@@ -212,10 +215,8 @@ struct RunBackward {
           cudaMemsetAsync(a.distance_sums, 0, static_cast<std::size_t>(sums) * sizeof(float), stream);
       if (error != cudaSuccess) return error;
     }
-    // A block an item, and not a grid that stays: the GPU starts blocks in their order where there is room, so that whatever
-    // else holds multiprocessors, what an item waits for has been started before it.
-    kernel<<<static_cast<unsigned>(params.items), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o,
-                                                                                          biases, params);
+    kernel<<<static_cast<unsigned>(blocks), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o, biases,
+                                                                                    params);
     FinishRows(c);
     if (p.distance > 0) {
       AddDistanceSums({.sums = a.distance_sums,
@@ -232,7 +233,7 @@ struct RunBackward {
   void SumRows(const Common& c, int blocks_of_keys) const {
     const AttentionProblem& p = a.problem;
     constexpr int kThreads = 256;
-    constexpr int kRows = kThreads / LanesOfRow(kOwn.value_head);
+    constexpr int kRows = kThreads / LanesOfRow(kOwn.value_head) * kRowsOfThread;
     RowSumsParams params{.common = c,
                          .o = p.o,
                          .d_o = p.d_o,
@@ -240,19 +241,20 @@ struct RunBackward {
                          .lse2 = a.lse2,
                          .row_sums = a.row_sums,
                          .turns = a.turns,
-                         .rows = p.batch * c.tiles * kTile * p.heads};
+                         .taken = a.taken,
+                         .thread_blocks = (kTile * c.heads + kRows - 1) / kRows};
     if (p.spans != nullptr) {
       const int threads = std::max(c.keys, c.tiles);
       params.tables = {.key_spans = reinterpret_cast<int2*>(a.key_spans),
                        .walks = reinterpret_cast<int2*>(a.walks),
-                       .last_blocks = a.last_blocks,
+                       .first_blocks = a.first_blocks,
                        .blocks = blocks_of_keys,
                        .samples = static_cast<int>(p.batch),
                        .threads = threads,
                        .thread_blocks = static_cast<int>((p.batch * threads + kThreads - 1) / kThreads)};
     }
     const auto blocks =
-        static_cast<unsigned>(params.tables.thread_blocks + (params.rows + kRows - 1) / kRows);
+        static_cast<unsigned>(params.tables.thread_blocks + p.batch * c.tiles * params.thread_blocks);
     RowSumsKernel<T, kOwn.value_head, kTile, kOwn.block_keys, kOwn.turns>
         <<<blocks, kThreads, 0, stream>>>(params);
   }

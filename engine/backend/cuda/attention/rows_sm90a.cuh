@@ -66,7 +66,7 @@ __device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, 
 struct SpanTables {
   int2* key_spans;
   int2* walks;
-  int* last_blocks;
+  int* first_blocks;
   int blocks;  // of keys
   int samples;
   int threads;        // that each sample takes
@@ -114,8 +114,8 @@ __device__ __forceinline__ void MakeSpanTables(const Common& c, const SpanTables
         FirstAbove(c.tiles, key + kKeys - 1, [&](int tile) { return sight(tile).from; }) - 1};
   }
   if (index < c.tiles) {
-    const int below = SightOfTile(c, sample, TileOf<kTile>(c, index)).below;
-    p.last_blocks[sample * c.tiles + index] = (below + kKeys - 1) / kKeys - 1;
+    const int from = SightOfTile(c, sample, TileOf<kTile>(c, index)).from;
+    p.first_blocks[sample * c.tiles + index] = max(0, from) / kKeys;
   }
 }
 
@@ -124,8 +124,8 @@ struct RowSumsParams {
   AttentionView o, d_o;
   LseView lse;
   float *lse2, *row_sums;
-  int* turns;
-  std::int64_t rows;  // B · tiles · kTile · H
+  int *turns, *taken;
+  int thread_blocks;  // that each tile takes
   SpanTables tables;
 };
 
@@ -134,7 +134,10 @@ constexpr int LanesOfRow(int values) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(values) / 8));
 }
 
-// lse2 and row sums, and no turn taken: rows of heads next to each other. The first blocks make tables of spans.
+// Each thread has a part of so many rows: as many reads are under way at once.
+inline constexpr int kRowsOfThread = 4;
+
+// lse2 and row sums, and no turn or item taken: rows of heads next to each other. The first blocks make tables of spans.
 template <typename T, int kU, int kTile, int kKeys, int kTurns>
 __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   constexpr int kLanes = LanesOfRow(kU);
@@ -144,43 +147,63 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
     MakeSpanTables<kTile, kKeys>(c, p.tables, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x));
     return;
   }
-  const std::int64_t index = (static_cast<std::int64_t>(block) * blockDim.x + threadIdx.x) / kLanes;
+  if (block == 0 && threadIdx.x == 0) *p.taken = 0;
+  const int of_sample = block / p.thread_blocks;
+  const int sample = of_sample / c.tiles;
+  const int tile = of_sample - sample * c.tiles;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const bool any = index < p.rows;
-  const int head = static_cast<int>(index % c.heads);
-  const std::int64_t token = index / c.heads;
-  const int row = static_cast<int>(token % kTile);
-  const int tile = static_cast<int>(token / kTile % c.tiles);
-  const std::int64_t sample = token / kTile / c.tiles;
+  const int rows = static_cast<int>(blockDim.x) / kLanes;  // that all threads have at once
+  const int first =
+      (block - of_sample * p.thread_blocks) * kRowsOfThread * rows + static_cast<int>(threadIdx.x) / kLanes;
   const QueryTile t = TileOf<kTile>(c, tile);
-  const bool valid = any && row < t.rows;
-  const bool loads = valid && lane * 8 < c.value_head;
-  const std::int64_t at = t.row + row;
-  const int kv = head / c.group;
-  float sum = 0;
-  if (loads) {
-    const auto load = [&](const AttentionView& view, float(&x)[8]) {
-      const T* from = static_cast<const T*>(view.data) + sample * view.sample + at * view.token +
-                      kv * view.kv_head + (head - kv * c.group) * view.head + lane * 8;
-      Unpack8(*reinterpret_cast<const Pack8<T>*>(from), x);
-    };
-    float o[8];
-    float d_o[8];
-    load(p.o, o);
-    load(p.d_o, d_o);
+  struct Row {
+    int row, head;
+    bool valid;
+    float lse;
+    Pack8<T> o, d_o;
+  };
+  Row of[kRowsOfThread];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum = fmaf(o[i], d_o[i], sum);
+  for (int i = 0; i < kRowsOfThread; ++i) {
+    Row& r = of[i];
+    const int index = first + i * rows;
+    r.row = index / c.heads;
+    r.head = index - r.row * c.heads;
+    r.valid = r.row < t.rows;
+    r.lse = -INFINITY;
+    r.o = r.d_o = {};
+    if (!r.valid) continue;
+    const std::int64_t at = t.row + r.row;
+    if (lane == 0) r.lse = p.lse.data[sample * p.lse.sample + at * p.lse.token + r.head * p.lse.head];
+    if (lane * 8 >= c.value_head) continue;
+    const int kv = r.head / c.group;
+    const auto load = [&](const AttentionView& view) {
+      return *reinterpret_cast<const Pack8<T>*>(static_cast<const T*>(view.data) + sample * view.sample +
+                                                at * view.token + kv * view.kv_head +
+                                                (r.head - kv * c.group) * view.head + lane * 8);
+    };
+    r.o = load(p.o);
+    r.d_o = load(p.d_o);
   }
 #pragma unroll
-  for (int i = kLanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(kAllLanes, sum, i);
-  if (!any || lane != 0) return;
-  const std::int64_t of_tile = (sample * c.heads + head) * c.tiles + tile;
-  float lse = -INFINITY;
-  if (valid) lse = p.lse.data[sample * p.lse.sample + at * p.lse.token + head * p.lse.head] * kLog2E;
-  p.row_sums[of_tile * kTile + row] = sum;
-  // A row that sees nothing has probabilities of exp(−∞).
-  p.lse2[of_tile * kTile + row] = lse == -INFINITY ? INFINITY : lse;
-  if (row < kTurns) p.turns[of_tile * kTurns + row] = 0;
+  for (int i = 0; i < kRowsOfThread; ++i) {
+    const Row& r = of[i];
+    float o[8];
+    float d_o[8];
+    Unpack8(r.o, o);
+    Unpack8(r.d_o, d_o);
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum = fmaf(o[e], d_o[e], sum);
+#pragma unroll
+    for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(kAllLanes, sum, other);
+    if (lane != 0 || r.row >= kTile) continue;
+    const std::int64_t of_tile = (static_cast<std::int64_t>(sample) * c.heads + r.head) * c.tiles + tile;
+    p.row_sums[of_tile * kTile + r.row] = sum;
+    // A row that sees nothing has probabilities of exp(−∞).
+    p.lse2[of_tile * kTile + r.row] = r.lse == -INFINITY ? INFINITY : r.lse * kLog2E;
+    if (r.row < kTurns) p.turns[of_tile * kTurns + r.row] = 0;
+  }
 }
 
 struct RoundSumsParams {

@@ -134,16 +134,15 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
 int SectionOf(const AttentionProblem& p, int heads) {
   constexpr std::int64_t kBytes = std::int64_t{24} << 20;  // about half of L2
   const std::int64_t each = p.keys * (p.head + p.value_head) * 2;
-  // In sections of one size, if there is one near: with few heads the last one would leave multiprocessors without work.
-  const std::int64_t all = p.batch * p.kv_heads;
-  const std::int64_t fitting = std::clamp<std::int64_t>(kBytes / each, 1, all);
-  std::int64_t section = fitting;
-  for (std::int64_t even = fitting + fitting / 3; even > fitting / 2; --even) {
-    if (all % even != 0) continue;
-    section = even;
-    break;
+  return EvenSection(kBytes / each, p.batch * p.kv_heads) * heads;
+}
+
+int EvenSection(std::int64_t fitting, std::int64_t all) {
+  const std::int64_t about = std::clamp<std::int64_t>(fitting, 1, all);
+  for (std::int64_t even = about + about / 3; even > about / 2; --even) {
+    if (all % even == 0) return static_cast<int>(even);
   }
-  return static_cast<int>(section) * heads;
+  return static_cast<int>(about);
 }
 
 }  // namespace attention_sm90a

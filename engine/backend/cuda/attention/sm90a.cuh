@@ -28,8 +28,10 @@ struct Run {
 // Which biases of scores a kernel is compiled for.
 enum class Biases : std::uint8_t {
   kNone,
-  kAlong,   // linear ones, or trained ones by distance
-  kOfPairs  // never beside a cap
+  kLinear,
+  // Trained ones, never beside a cap.
+  kByDistance,
+  kOfPairs
 };
 
 // What the kernels read of a problem.
@@ -110,6 +112,26 @@ __device__ __forceinline__ float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// 2^x by arithmetic alone, for x ≤ 0 (of what is above, as masked scores may be in the gradient, the result must not be used), with a relative error of up to 1.02e-4, and 0 where x ≤ −127: where the unit for such
+// functions is what is short, which makes one in the time of eight multiplications. 2^x = 2^n · 2^f with n = round(x); the
+// polynomial in f in [−½, ½] is the one whose largest error is least among those that are 1 at 0. What is no number becomes the
+// largest one, so that it is not lost.
+__device__ __forceinline__ float Exp2ByPolynomial(float x) {
+  constexpr float kRounds = 12582912.0F;  // 1.5 · 2²³: a number of its size has no bits behind the point
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(-127.0F));
+  const float rounded = x + kRounds;
+  const float f = x - (rounded - kRounds);
+  const float power = fmaf(f, fmaf(f, fmaf(f, 0.0550089512F, 0.2422110097F), 0.6932829305F), 1.0F);
+  return __uint_as_float(__float_as_uint(power) + (__float_as_uint(rounded) << 23));
+}
+// 2^x of the i-th of a thread's numbers, one in kOneIn by the polynomial; 0: none.
+template <int kOneIn>
+__device__ __forceinline__ float Exp2Of(float x, int i) {
+  if constexpr (kOneIn > 0) {
+    if (i % kOneIn == 0) return Exp2ByPolynomial(x);
+  }
+  return Exp2(x);
+}
 __device__ __forceinline__ float Tanh(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -140,6 +162,11 @@ __device__ __forceinline__ void LoadHead(const CUtensorMap& tensor, const HeadPl
       "l"(&tensor), "r"(barrier), "r"(at.element), "r"(at.token), "r"(at.head), "r"(at.kv_head),
       "r"(at.sample)
       : "memory");
+}
+__device__ __forceinline__ void PrefetchHead(const CUtensorMap& tensor, const HeadPlace& at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&tensor),
+               "r"(at.element), "r"(at.token), "r"(at.head), "r"(at.kv_head), "r"(at.sample)
+               : "memory");
 }
 __device__ __forceinline__ void StoreHead(const CUtensorMap& tensor, const HeadPlace& at,
                                           std::uint32_t shared) {
@@ -206,6 +233,13 @@ struct BoxedMatrix {
       LoadHead(tensor, {column, at.token, at.head, at.kv_head, at.sample}, shared + ColumnAt(column),
                barrier);
     }
+  }
+
+  // Asks for the same rows to be brought to L2.
+  static __device__ __forceinline__ void Prefetch(const CUtensorMap& tensor, const HeadPlace& at) {
+#pragma unroll
+    for (int column = 0; column < kColumns; column += kPart)
+      PrefetchHead(tensor, {column, at.token, at.head, at.kv_head, at.sample});
   }
 
   // Writes or reads pairs of a step of 16 columns as hopper::StoreFourMatrices does: `row` is the one that this lane gives the address of.

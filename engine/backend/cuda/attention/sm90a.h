@@ -30,7 +30,8 @@ struct Sm90aAttention {
   const std::int32_t* slot_of = nullptr;  // [B]
   std::int64_t slots = 0;
 
-  int* taken = nullptr;  // of the forward pass: [1], kOwnForwardBytes: tiles of queries that are taken
+  // [1], of kOwnCounterBytes: how many tiles of queries are taken; in the gradient, how many blocks of keys of a head.
+  int* taken = nullptr;
 
   // Of the gradient (OwnGradLayout): rows of tiles, sums, blocks and turns as OwnSizesOf says (profile/attention_tiles.h).
   float* lse2 = nullptr;      // [B, H, tiles, rows]: lse · log2(e); infinite behind the last row
@@ -40,8 +41,8 @@ struct Sm90aAttention {
   // Where the problem has spans, what they mean for keys, blocks of them, and tiles.
   int* key_spans =
       nullptr;  // [B, T, 2]: positions of queries whose span has the key: the first, and behind the last
-  int* walks = nullptr;        // [B, blocks, 2]: the first and the last tile that see a block
-  int* last_blocks = nullptr;  // [B, tiles]: the last block that a tile sees; -1: none
+  int* walks = nullptr;         // [B, blocks, 2]: the first and the last tile that see a block
+  int* first_blocks = nullptr;  // [B, tiles]: the first block that a tile sees
   // Whether the gradient of biases of pairs is written and not added to, as it may be where each pair is seen in all samples.
   bool sets_biases = false;
   // Where the problem has biases by distance: what each warp's keys give to their gradient.

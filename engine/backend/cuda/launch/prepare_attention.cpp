@@ -428,10 +428,10 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
                                    const AttentionProblem& problem, bool backward) {
   Sm90aAttention attention{.problem = problem, .multiprocessors = device.properties().multiProcessorCount};
   RETURN_IF_ERROR(SetRuns(args, s, &attention));
-  const OwnGradLayout layout = backward ? OwnGradLayoutOf(s) : OwnGradLayout{.bytes = kOwnForwardBytes};
+  const OwnGradLayout layout = backward ? OwnGradLayoutOf(s) : OwnGradLayout{.bytes = kOwnCounterBytes};
   RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, layout.bytes));
   std::byte* const scratch = args.scratch.data();
-  if (!backward) attention.taken = reinterpret_cast<int*>(scratch);
+  attention.taken = reinterpret_cast<int*>(scratch + layout.taken);
   if (backward) {
     attention.lse2 = reinterpret_cast<float*>(scratch);
     attention.row_sums = reinterpret_cast<float*>(scratch + layout.row_sums);
@@ -439,7 +439,7 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
     attention.turns = reinterpret_cast<int*>(scratch + layout.turns);
     attention.key_spans = reinterpret_cast<int*>(scratch + layout.key_spans);
     attention.walks = reinterpret_cast<int*>(scratch + layout.walks);
-    attention.last_blocks = reinterpret_cast<int*>(scratch + layout.last_blocks);
+    attention.first_blocks = reinterpret_cast<int*>(scratch + layout.first_blocks);
     attention.distance_sums = reinterpret_cast<float*>(scratch + layout.distance_sums);
   }
   ASSIGN_OR_RETURN(Forms forms, SetForms(args, s, backward, &attention.problem));

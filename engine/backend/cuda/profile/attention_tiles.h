@@ -26,8 +26,8 @@ inline constexpr OwnSizes kOwnSizes[] = {
     {256, 256, 256, 64, 64, 2},
 };
 
-// Scratch of the forward pass: a counter.
-inline constexpr std::int64_t kOwnForwardBytes = 256;
+// Scratch of a counter, of the forward pass all there is.
+inline constexpr std::int64_t kOwnCounterBytes = 256;
 
 // Of the backward pass: warps that have keys of a block.
 inline constexpr int kOwnKeyWarps = 8;

@@ -74,7 +74,7 @@ std::int64_t ForwardScratch(AttentionShape shape, const CudaTarget& target) {
     case AttentionKernels::kCudnn:
       return kMarginBytes;
     case AttentionKernels::kOwn:
-      return kOwnForwardBytes;
+      return kOwnCounterBytes;
     case AttentionKernels::kReference:
       break;
   }
@@ -351,7 +351,8 @@ OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
   layout.row_sums = rows;
   layout.dq_sums = 2 * rows;
   layout.turns = layout.dq_sums + Aligned(tiles * tile * own.sums * SizeOf(DType::kF32));
-  layout.bytes = layout.turns + Aligned(tiles * own.turns * SizeOf(DType::kI32));
+  layout.taken = layout.turns + Aligned(tiles * own.turns * SizeOf(DType::kI32));
+  layout.bytes = layout.taken + kOwnCounterBytes;
   const std::int64_t blocks = RoundedUp(shape.keys, own.block_keys) / own.block_keys;
   if (shape.distance > 0) {
     layout.distance_sums = layout.bytes;
@@ -362,8 +363,8 @@ OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
   constexpr std::int64_t kPairBytes = 2 * SizeOf(DType::kI32);
   layout.key_spans = layout.bytes;
   layout.walks = layout.key_spans + Aligned(shape.batch * shape.keys * kPairBytes);
-  layout.last_blocks = layout.walks + Aligned(shape.batch * blocks * kPairBytes);
-  layout.bytes = layout.last_blocks + Aligned(tiles / shape.heads * SizeOf(DType::kI32));
+  layout.first_blocks = layout.walks + Aligned(shape.batch * blocks * kPairBytes);
+  layout.bytes = layout.first_blocks + Aligned(tiles / shape.heads * SizeOf(DType::kI32));
   return layout;
 }
 

@@ -148,9 +148,9 @@ AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool determinis
 struct OwnGradLayout {
   std::int64_t row_sums = 0;
   std::int64_t dq_sums = 0;
-  std::int64_t turns = 0;
-  std::int64_t key_spans = 0, walks = 0, last_blocks = 0;  // where there are spans
-  std::int64_t distance_sums = 0;                          // where there are biases by distance
+  std::int64_t turns = 0, taken = 0;
+  std::int64_t key_spans = 0, walks = 0, first_blocks = 0;  // where there are spans
+  std::int64_t distance_sums = 0;                           // where there are biases by distance
   std::int64_t bytes = 0;
 };
 OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape);

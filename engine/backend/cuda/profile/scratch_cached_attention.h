@@ -46,7 +46,7 @@ inline InvariantCachedAttention LayOutInvariant(const Shape& q, const Shape& k, 
   InvariantCachedAttention layout;
   layout.queries = has_sinks ? 1 : q[2] / k[2];
   layout.heads = q[2] / layout.queries;
-  layout.spans = kOwnForwardBytes;
+  layout.spans = kOwnCounterBytes;
   layout.lse = layout.spans + (q[0] * layout.queries * 8 + 255) / 256 * 256;
   layout.bytes = layout.lse + q[0] * q[2] * 4;
   return layout;
