@@ -21,6 +21,7 @@ class PrometheusListener : public Sink {
   PrometheusListener& operator=(const PrometheusListener&) = delete;
 
   std::string Name() const override { return "logging.prometheus.port"; }
+  bool PutsOutEach() const override { return false; }
   void Take(const Record& record) override;
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;

@@ -16,6 +16,7 @@ class PrometheusTextfile : public Sink {
   PrometheusTextfile(std::string path, const RunDescription& run) : path_(std::move(path)), metrics_(run) {}
 
   std::string Name() const override { return "logging.prometheus.textfile"; }
+  bool PutsOutEach() const override { return false; }
   void Take(const Record& record) override { metrics_.Take(record); }
   absl::Status Write(const Record& record) override;
   absl::Status Close(bool succeeded) override;

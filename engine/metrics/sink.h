@@ -70,6 +70,8 @@ class Sink {
   // The name that a warning gives the sink.
   virtual std::string Name() const = 0;
   virtual bool ShowsHistograms() const { return false; }
+  // Whether each record is put out by itself, so that one that is not is lost. Else a record stands for all before it, too.
+  virtual bool PutsOutEach() const { return true; }
   // Sees each record once, when it is made, whether or not it can be put out; for sinks that keep sums.
   virtual void Take(const Record& /*record*/) {}
   // Puts the record out, after it was taken; again with the same record after an error.

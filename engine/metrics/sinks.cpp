@@ -29,8 +29,9 @@ void Sinks::Pass(Entry& entry, const Record& record) {
   if (status.ok()) return;
   entry.retry_at = Clock::now() + retry_after_;
   if (!fails) {
-    warn_(fmt::format("{}; the run goes on, keeps its last {} records and tries again", Message(status),
-                      kMostWaiting));
+    const std::string keeps =
+        entry.sink->PutsOutEach() ? fmt::format(", keeps its last {} records", kMostWaiting) : "";
+    warn_(fmt::format("{}; the run goes on{} and tries again", Message(status), keeps));
   }
 }
 
@@ -51,7 +52,7 @@ void Sinks::Close(Entry& entry, bool succeeded) {
   absl::Status status = WriteWaiting(entry);
   const std::size_t lost = static_cast<std::size_t>(entry.dropped) + entry.waiting.size();
   if (status.ok()) status = entry.sink->Close(succeeded);
-  if (lost > 0) {
+  if (lost > 0 && entry.sink->PutsOutEach()) {
     warn_(fmt::format("{}: {} records are lost{}", entry.sink->Name(), lost,
                       status.ok() ? "" : ": " + Message(status)));
   } else if (!status.ok()) {

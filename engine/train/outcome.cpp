@@ -91,6 +91,8 @@ bool HasFinished(const std::string& out, std::int64_t iterations) {
 
 absl::StatusOr<bool> RemoveOutcome(const std::string& out) {
   std::error_code error;
+  // A folder that cannot be written to is told by the first file that the run would write.
+  if (!std::filesystem::exists(PathOfOutcome(out), error)) return false;
   const bool removed = std::filesystem::remove(PathOfOutcome(out), error);
   if (error) return SystemError("remove", PathOfOutcome(out), error.value());
   return removed;

@@ -21,8 +21,10 @@ struct Given {
 
 class FailingSink : public Sink {
  public:
-  explicit FailingSink(Given* given) : given_(given) {}
+  explicit FailingSink(Given* given, bool puts_out_each = true)
+      : given_(given), puts_out_each_(puts_out_each) {}
   std::string Name() const override { return "failing"; }
+  bool PutsOutEach() const override { return puts_out_each_; }
   void Take(const Record& record) override { given_->taken.push_back(record.iteration); }
   absl::Status Write(const Record& record) override {
     ++given_->tries;
@@ -37,6 +39,7 @@ class FailingSink : public Sink {
 
  private:
   Given* given_;
+  bool puts_out_each_;
 };
 
 }  // namespace
@@ -89,6 +92,23 @@ TEST_CASE("a sink that fails is not asked again before its time, and what it nev
     CHECK(warnings.back() == fmt::format("failing: {} records are lost: no room", most + 5));
   }
   CHECK(warnings.size() == 2);
+}
+
+TEST_CASE("a sink whose records stand for those before them loses none") {
+  std::vector<std::string> warnings;
+  Sinks sinks([&](const std::string& text) { warnings.push_back(text); }, std::chrono::hours(1));
+  Given bad{.fails = true};
+  sinks.Add(std::make_unique<FailingSink>(&bad, /*puts_out_each=*/false));
+  for (std::int64_t i = 1; i <= 3; ++i) sinks.Write(LossRecord(i, 1));
+  SUBCASE("it works again in the end") {
+    bad.fails = false;
+    sinks.Close(true);
+    CHECK((warnings == std::vector<std::string>{"no room; the run goes on and tries again"}));
+  }
+  SUBCASE("it does not") {
+    sinks.Close(true);
+    CHECK((warnings == std::vector<std::string>{"no room; the run goes on and tries again", "no room"}));
+  }
 }
 
 TEST_CASE("a sink gets each interval-th iteration, and every evaluation and checkpoint") {
