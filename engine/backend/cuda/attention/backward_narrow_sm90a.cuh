@@ -37,49 +37,39 @@ template <typename Form>
 __device__ __forceinline__ void WriteSums(const BackwardParams& p, const BackwardMemory<Form>& memory,
                                           int buffer) {
   constexpr int kBytes = Form::kDQBytes / Form::kWorkers;
-  const Common& c = p.common;
   const bool first_lane = threadIdx.x % kWarp == 0;
   const int empty = kSumsEmpty + 2 * buffer;
   const int full = kSumsFull + 2 * buffer;
   int count = buffer;  // 0: the next step is this buffer's
   for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
-  for (std::uint32_t parity = 0;; parity ^= 1U) {
-    const int index = GetItem<Form>(memory, parity);
-    if (index >= p.items) return;
-    const BackwardItem item = ItemAt(p, index);
-    const Walk walk = WalkOf<Form>(p, item);
-    for (int step = 0; step < walk.steps(); ++step) {
-      const int tile = walk.Tile(step);
-      for (int g = 0; g < c.group; ++g) {
-        if (count++ % kBuffers != 0) continue;
-        const std::int64_t at = RowTile<Form>(p, item, g, tile);
-        const int rank = RankOf<Form>(p, item, tile);
-        for (int worker = 0; worker < Form::kWorkers; ++worker) {
-          Meet(full + worker, kSumsThreads);
-          if (first_lane) {
-            float* to = p.dq + (at * Form::kWorkers + worker) * (kBytes / 4);
-            const std::uint32_t from = memory.dq(buffer) + worker * kBytes;
-            if (rank == 0) {
-              StoreBytes(to, from, kBytes);
-            } else {
-              WaitForTurn(p.turns + at, rank);
-              AddFloats(to, from, kBytes);
-            }
-            CommitStores();
-          }
-          __syncwarp();
+  ForEachTile<Form>(p, memory, [&](const BackwardItem& item, int tile, int g) {
+    if (count++ % kBuffers != 0) return;
+    const std::int64_t at = RowTile<Form>(p, item, g, tile);
+    const int rank = RankOf<Form>(p, item, tile);
+    for (int worker = 0; worker < Form::kWorkers; ++worker) {
+      Meet(full + worker, kSumsThreads);
+      if (first_lane) {
+        float* to = p.dq + (at * Form::kWorkers + worker) * (kBytes / 4);
+        const std::uint32_t from = memory.dq(buffer) + worker * kBytes;
+        if (rank == 0) {
+          StoreBytes(to, from, kBytes);
+        } else {
+          WaitForTurn(p.turns + at, rank);
+          AddFloats(to, from, kBytes);
         }
-        if (first_lane) hopper::WaitForStoresToRead<0>();
-        __syncwarp();
-        for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
-        if (first_lane) {
-          hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
-          EndTurn(p.turns + at);
-        }
-        __syncwarp();
+        CommitStores();
       }
+      __syncwarp();
     }
-  }
+    if (first_lane) hopper::WaitForStoresToRead<0>();
+    __syncwarp();
+    for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
+    if (first_lane) {
+      hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
+      EndTurn(p.turns + at);
+    }
+    __syncwarp();
+  });
 }
 
 // d[64 keys, E] += packed[64 keys, queries] · b[queries, E]

@@ -38,40 +38,31 @@ __device__ __forceinline__ void WriteParts(const BackwardParams& p, const Backwa
   const bool first_lane = threadIdx.x % kWarp == 0;
   const std::uint32_t from = memory.sums() + worker * kBytes;
   ArriveOnly(kPartEmpty + worker, kPartThreads);
-  for (std::uint32_t parity = 0;; parity ^= 1U) {
-    const int index = GetItem<Form>(memory, parity);
-    if (index >= p.items) return;
-    const BackwardItem item = ItemAt(p, index);
-    const Walk walk = WalkOf<Form>(p, item);
-    for (int step = 0; step < walk.steps(); ++step) {
-      const int tile = walk.Tile(step);
-      for (int g = 0; g < p.common.group; ++g) {
-        const std::int64_t at = RowTile<Form>(p, item, g, tile) * Form::kTurns + worker;
-        const int rank = RankOf<Form>(p, item, tile);
-        for (int part = 0; part < Form::kParts; ++part) {
-          Meet(kPartFull + worker, kPartThreads);
-          if (first_lane) {
-            float* to = p.dq + (at * Form::kParts + part) * (kBytes / 4);
-            if (rank == 0) {
-              StoreBytes(to, from, kBytes);
-            } else {
-              if (part == 0) WaitForTurn(p.turns + at, rank);
-              AddFloats(to, from, kBytes);
-            }
-            CommitStores();
-            hopper::WaitForStoresToRead<0>();
-          }
-          __syncwarp();
-          ArriveOnly(kPartEmpty + worker, kPartThreads);
+  ForEachTile<Form>(p, memory, [&](const BackwardItem& item, int tile, int g) {
+    const std::int64_t at = RowTile<Form>(p, item, g, tile) * Form::kTurns + worker;
+    const int rank = RankOf<Form>(p, item, tile);
+    for (int part = 0; part < Form::kParts; ++part) {
+      Meet(kPartFull + worker, kPartThreads);
+      if (first_lane) {
+        float* to = p.dq + (at * Form::kParts + part) * (kBytes / 4);
+        if (rank == 0) {
+          StoreBytes(to, from, kBytes);
+        } else {
+          if (part == 0) WaitForTurn(p.turns + at, rank);
+          AddFloats(to, from, kBytes);
         }
-        if (first_lane) {
-          hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
-          EndTurn(p.turns + at);
-        }
-        __syncwarp();
+        CommitStores();
+        hopper::WaitForStoresToRead<0>();
       }
+      __syncwarp();
+      ArriveOnly(kPartEmpty + worker, kPartThreads);
     }
-  }
+    if (first_lane) {
+      hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
+      EndTurn(p.turns + at);
+    }
+    __syncwarp();
+  });
 }
 
 // d[64, columns] of a[64, 64], or its transpose where kTransposed, · b[64, columns], this worker's columns: the summed dim

@@ -247,8 +247,8 @@ __device__ __forceinline__ float FactorOf(const Common& c) {
 struct ForwardRows {
   int position;  // of this thread's first query; the other one stands 8 behind it
   Sight sight;   // keys that all queries see
-  // Of linear biases their slope, as what is added to scores before their factor (ScoreUnit); of biases by distance the one of
-  // all keys that are too far before their query to have one of their own.
+  // With linear biases: the head's slope, as it is added to scores before their factor (ScoreUnit). With biases by distance: the bias
+  // of all keys that are too far before their query to have one of their own.
   float bias;
 };
 template <typename Form>

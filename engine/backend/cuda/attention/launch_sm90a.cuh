@@ -55,7 +55,7 @@ int SectionOf(const AttentionProblem& p, int heads);
 // About `fitting` of `all` heads, and a number that `all` is a multiple of if there is one near: with few heads a last section that is
 // smaller would leave multiprocessors without work.
 int EvenSection(std::int64_t fitting, std::int64_t all);
-// Of the backward pass: so many blocks of keys of a head are at work at once. They walk along the same tiles one behind the other, so
+// How many blocks of keys of a head are at work at once in the backward pass. They walk along the same tiles one behind the other, so
 // that what one has read is in L2 for the next ones; of more the last ones would wait for the first ones longer.
 inline constexpr int kBlocksOfHead = 4;
 
