@@ -1,4 +1,5 @@
 // How fast prompts and steps are on the GPU, by hand (tools/bench-generate).
+#include <cuda_profiler_api.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -107,6 +108,10 @@ StepTimes TimeSteps(Decoding& run, std::int64_t batch, std::int64_t tokens) {
   const auto start = Clock::now();
   programs_of(kSteps);
   const std::chrono::duration<double, std::milli> programs = Clock::now() - start;
+  // One program for a profiler: ncu --profile-from-start off shows the kernels of this alone.
+  cudaProfilerStart();
+  programs_of(1);
+  cudaProfilerStop();
   return {steps.count() / kSteps, top_ms, any_ms, programs.count() / kSteps};
 }
 
