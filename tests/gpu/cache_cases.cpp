@@ -170,6 +170,24 @@ GpuCases CacheCases() {
            {{"scale", 0.125}, {"window", std::int64_t{100}}}, kNarrow, &cases, {}, Input::kCached);
   AddCache("in e4m3, other heads", {6, 2, 72, 72, 300, {299, 3, 120}}, plain, kFloats, &cases, {},
            Input::kCached);
+  // Heads with keys of their own, whose kernels read them without tensor cores.
+  for (const std::int64_t width : {8, 40, 64, 72, 80, 96, 128, 192, 256}) {
+    for (const Input::Kind cached : {Input::kReal, Input::kCached}) {
+      AddCache(fmt::format("own keys of {}{}", width, cached == Input::kCached ? " in e4m3" : ""),
+               {3, 3, width, width, 700, {699, 0, 350, 1, 63, 64, 128}}, plain, kNarrow, &cases, {}, cached);
+    }
+  }
+  AddCache("own keys, a window that has gone round", {3, 3, 64, 64, 128, {1000, 3, 127, 128, 64}},
+           {{"scale", 0.125}, {"window", std::int64_t{100}}}, kNarrow, &cases);
+  AddCache("own keys, one chunk and a window that has gone round",
+           {300, 300, 64, 64, 128, {1000, 3, 127, 128, 64}},
+           {{"scale", 0.125}, {"window", std::int64_t{128}}}, {DType::kBF16}, &cases);
+  for (const std::int64_t heads : {4, 300}) {
+    AddCache(fmt::format("own keys of {} heads, caps, linear biases, sinks and biases of distances", heads),
+             {heads, heads, 64, 64, 256, {255, 3, 100, 0}},
+             {{"scale", 0.125}, {"softcap", 3.0}, {"alibi", std::int64_t{1}}, {"distance", std::int64_t{9}}},
+             kNarrow, &cases, {Make({heads}, Input::kReal), Make({heads, 19}, Input::kReal)});
+  }
   AddCache("one head of keys for 20", {20, 1, 64, 64, 200, {199, 7, 100}}, plain, kNarrow, &cases);
   AddCache("as many heads of keys", {3, 3, 128, 128, 700, {699, 0, 350, 1}}, plain, kNarrow, &cases);
   AddCache("one chunk", {64, 64, 64, 64, 96, {95, 0, 40, 1, 9, 10, 11, 12, 80}}, plain, kNarrow, &cases);

@@ -41,6 +41,40 @@ __device__ __forceinline__ void KeepToken(const CachedAttention& p, std::int64_t
         ToKeep<Stored>(static_cast<const T*>(p.v)[from * p.value_width + e]);
 }
 
+// What a block makes one element of: a query's head, from its keys of chunk blockIdx.x.
+struct PartOfHead {
+  std::int64_t row;   // token · heads + head
+  std::int64_t head;  // of those here
+  int chunks;
+  bool idle;  // there are no keys
+};
+// One element of Σ exp2(score − top) · value, with the sum of these weights, to where chunks are added up, or, where there is one
+// chunk, with the head's sink into o.
+template <typename T>
+__device__ __forceinline__ void PutElement(const CachedAttention& p, const PartOfHead& part, int element,
+                                           float top, float sum, float value) {
+  const auto width = static_cast<int>(p.value_width);
+  if (part.chunks > 1) {
+    float* const to = p.scratch + (part.row * part.chunks + blockIdx.x) * (width + 2);
+    to[element] = value;
+    if (element == 0) {
+      to[width] = top;
+      to[width + 1] = sum;
+    }
+    return;
+  }
+  if (p.sinks != nullptr && !part.idle) {
+    const float sink = ToFloat(static_cast<const T*>(p.sinks)[part.head]) * kLog2E;
+    const float higher = fmaxf(top, sink);
+    const float shrink = exp2f(top - higher);
+    sum = sum * shrink + exp2f(sink - higher);
+    value *= shrink;
+  }
+  static_cast<T*>(p.o)[part.row * width + element] = FromFloat<T>(sum > 0 ? value / sum : 0.0F);
+}
+
+// Heads with keys of their own (HasOwnKeys). bf16 and f16.
+void LaunchCachedAttentionOfOwnKeys(const CachedAttention& attention, cudaStream_t stream);
 // Heads of any size, T and Stored as the attention says.
 void LaunchCachedAttentionOfAnySize(const CachedAttention& attention, cudaStream_t stream);
 

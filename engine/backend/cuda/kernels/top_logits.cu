@@ -65,9 +65,10 @@ __device__ void FindBin(int wanted, Shared& shared) {
   __syncthreads();
 }
 
-// Puts the `wanted` largest of the keys that the block's threads hold into shared.chosen, in any order, and 0 behind them.
-// Keys are found 8 bits at a time (radix select).
-__device__ void Select(const Key (&keys)[kHeld], int wanted, Shared& shared) {
+// A number that exactly `wanted` of the keys that the block's threads hold are not below, or with fewer passes than 8 maybe more; where
+// there are fewer keys, 0 or a number that none is below. Keys below `least` do not count. A pass finds 8 bits (radix select).
+template <int kKeys>
+__device__ Key FindLeast(const Key (&keys)[kKeys], int wanted, Key least, int passes, Shared& shared) {
   Key prefix = 0;  // the bits of the last of the largest that are known
   int missing = wanted;
   int shift = 64;
@@ -76,19 +77,30 @@ __device__ void Select(const Key (&keys)[kHeld], int wanted, Shared& shared) {
     shared.counts[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
+    for (int i = 0; i < kKeys; ++i) {
       const bool in_prefix = shift == 56 || (keys[i] >> (shift + 8)) == prefix;
-      if (in_prefix && keys[i] != 0) atomicAdd(&shared.counts[(keys[i] >> shift) & (kBins - 1)], 1);
+      if (in_prefix && keys[i] != 0 && keys[i] >= least)
+        atomicAdd(&shared.counts[(keys[i] >> shift) & (kBins - 1)], 1);
     }
     __syncthreads();
     FindBin(missing, shared);
     prefix = (prefix << 8) | static_cast<Key>(shared.bin);
     missing -= shared.above;
-    const bool is_found = shared.in_bin <= missing || shift == 0;
+    const bool is_found = shared.in_bin <= missing || shift == 64 - 8 * passes;
     __syncthreads();
-    if (is_found) break;
+    if (is_found) return prefix << shift;
   }
-  const Key least = prefix << shift;
+}
+
+// Puts the `wanted` largest of the keys that the block's threads hold into shared.chosen, in any order, and 0 behind them.
+__device__ void Select(const Key (&keys)[kHeld], int wanted, Shared& shared) {
+  // So many threads have a key that is not below this: those that are need not be looked at, and few are left. Logits have few
+  // exponents, so that counting all of them would wait for the same few counters.
+  Key largest[1] = {0};
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) largest[0] = max(largest[0], keys[i]);
+  const Key bound = FindLeast(largest, wanted, 0, 3, shared);
+  const Key least = FindLeast(keys, wanted, bound, 8, shared);
   if (threadIdx.x < kMost) shared.chosen[threadIdx.x] = 0;
   if (threadIdx.x == 0) shared.next = 0;
   __syncthreads();

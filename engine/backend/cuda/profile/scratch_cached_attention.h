@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/backend/cuda/profile/attention_tiles.h"
+#include "engine/backend/cuda/profile/cached_attention_tiles.h"
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/graph/op.h"
 
@@ -21,12 +22,13 @@ struct CachedAttentionCut {
 // q [B, 1, H, E], caches k [N, T, K, E] and v [N, T, K, U]. With fewer samples there are more blocks of each, so that sums have
 // another order than with more.
 inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v) {
-  constexpr std::int64_t kTile = 64;  // keys that the four warps of a block take at a time
-  constexpr std::int64_t kBlocks = std::int64_t{2} * 132;  // that keep an H200's multiprocessors busy
+  constexpr std::int64_t kTile = 64;              // keys that the four warps of a block take at a time
+  constexpr std::int64_t kMultiprocessors = 132;  // of an H200, each of which is busy with so many blocks
+  const std::int64_t blocks = kMultiprocessors * (HasOwnKeys(q[2], k[2], q[3], v[3]) ? kOwnKeysBlocks : 2);
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t rows = k[1];
   const std::int64_t heads = q[0] * q[1] * k[2] * up(q[2] / k[2], 16);  // blocks of one chunk of keys
-  const std::int64_t wanted = std::max<std::int64_t>(1, kBlocks / std::max<std::int64_t>(1, heads));
+  const std::int64_t wanted = std::max<std::int64_t>(1, blocks / std::max<std::int64_t>(1, heads));
   CachedAttentionCut cut;
   cut.chunk = up(up(rows, wanted), kTile) * kTile;
   cut.chunks = up(rows, cut.chunk);
