@@ -412,6 +412,20 @@ GpuCases LossCases() {
                             {{"classes", std::int64_t{250}}, {"count", std::int64_t{20}}},
                             16}});
   cases.back().adjust = slice;
+  // In half of the warps all logits are larger than any in the others, so that many come into question.
+  for (const std::int64_t count : {1, 46, 128}) {
+    cases.push_back({.base = {&ops::kTopLogits,
+                              fmt::format("{} of 5000 classes that lie in lumps", count),
+                              {{{2, 1, 5000}}, Make({2}, Input::kPositive)},
+                              {{"classes", std::int64_t{4990}}, {"count", count}},
+                              64,
+                              true}});
+    cases.back().adjust = [](Tensors* inputs) {
+      Tensor& logits = (*inputs)[0];
+      for (std::int64_t e = 0; e < logits.elements(); ++e)
+        logits.Set(e, logits.Get(e) + (e % 5000 % 256 >= 128 ? 4 : 0));
+    };
+  }
   const Shape tokens = {8, 1021};
   const Input many = Make(tokens, Input::kLabels, 1000);
   cases.push_back({.base = {&ops::kLossWeight, "8168 tokens", {many}, {{"scale", 0.3}}, 1}});

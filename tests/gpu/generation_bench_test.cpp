@@ -249,6 +249,7 @@ TEST_CASE("generation bench: Llama-3 8B" * doctest::skip()) { Bench("llama3-8b",
 
 TEST_CASE("generation bench: fp8 caches" * doctest::skip()) {
   for (const BenchForm& form : {BenchForm{}, BenchForm{.cache_dtype = "fp8", .what = " fp8-cache"}}) {
+    Bench("gpt2-124m", 1024, {1, 8, 64}, form);
     Bench("llama3-8b", 2112, {1, 8, 16, 64}, form);
     Bench("llama3-8b", 8192, {16}, form);
     Bench("deepseek-v2-lite", 2112, {1, 64}, form);

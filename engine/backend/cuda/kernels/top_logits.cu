@@ -31,13 +31,19 @@ __device__ __forceinline__ float MinusInfinity() { return __int_as_float(static_
 // The number that is subtracted from each logit before exp: the largest logit, or 0 where all are −∞, as −∞ − −∞ is no number.
 __device__ __forceinline__ float Finite(float max) { return max == MinusInfinity() ? 0.0F : max; }
 
+// Keys of which the largest are found by comparing each with each.
+constexpr int kCompared = 1024;
+constexpr int kBlockWarps = kThreads / kWarp;
+
 struct Shared {
-  Key chosen[kMost];
+  alignas(16) Key compared[kCompared];
+  Key chosen[kMost];  // the largest keys, the largest one first
+  Key bounds[kBlockWarps];
   int counts[kBins];
-  int warp_counts[kThreads / kWarp];
+  int warp_counts[kBlockWarps];
   int bin, above, in_bin, next;
-  float floats[kThreads / kWarp];
-  double doubles[kThreads / kWarp];
+  float floats[kBlockWarps];
+  double doubles[kBlockWarps];
 };
 
 // Finds in `counts` the bin of the key that is the `wanted`-th of the largest: bin, how many keys are in bins above it, and how
@@ -65,53 +71,7 @@ __device__ void FindBin(int wanted, Shared& shared) {
   __syncthreads();
 }
 
-// A number that exactly `wanted` of the keys that the block's threads hold are not below, or with fewer passes than 8 maybe more; where
-// there are fewer keys, 0 or a number that none is below. Keys below `least` do not count. A pass finds 8 bits (radix select).
-template <int kKeys>
-__device__ Key FindLeast(const Key (&keys)[kKeys], int wanted, Key least, int passes, Shared& shared) {
-  Key prefix = 0;  // the bits of the last of the largest that are known
-  int missing = wanted;
-  int shift = 64;
-  while (true) {
-    shift -= 8;
-    shared.counts[threadIdx.x] = 0;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const bool in_prefix = shift == 56 || (keys[i] >> (shift + 8)) == prefix;
-      if (in_prefix && keys[i] != 0 && keys[i] >= least)
-        atomicAdd(&shared.counts[(keys[i] >> shift) & (kBins - 1)], 1);
-    }
-    __syncthreads();
-    FindBin(missing, shared);
-    prefix = (prefix << 8) | static_cast<Key>(shared.bin);
-    missing -= shared.above;
-    const bool is_found = shared.in_bin <= missing || shift == 64 - 8 * passes;
-    __syncthreads();
-    if (is_found) return prefix << shift;
-  }
-}
-
-// Puts the `wanted` largest of the keys that the block's threads hold into shared.chosen, in any order, and 0 behind them.
-__device__ void Select(const Key (&keys)[kHeld], int wanted, Shared& shared) {
-  // So many threads have a key that is not below this: those that are need not be looked at, and few are left. Logits have few
-  // exponents, so that counting all of them would wait for the same few counters.
-  Key largest[1] = {0};
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) largest[0] = max(largest[0], keys[i]);
-  const Key bound = FindLeast(largest, wanted, 0, 3, shared);
-  const Key least = FindLeast(keys, wanted, bound, 8, shared);
-  if (threadIdx.x < kMost) shared.chosen[threadIdx.x] = 0;
-  if (threadIdx.x == 0) shared.next = 0;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    if (keys[i] != 0 && keys[i] >= least) shared.chosen[atomicAdd(&shared.next, 1)] = keys[i];
-  }
-  __syncthreads();
-}
-
-// Sorts shared.chosen, the largest first (bitonic sort).
+// Sorts shared.chosen (bitonic sort).
 __device__ void Sort(Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int size = 2; size <= kMost; size *= 2) {
@@ -130,6 +90,106 @@ __device__ void Sort(Shared& shared) {
       __syncthreads();
     }
   }
+}
+
+// Select of any keys: 8 bits at a time (radix select), each after several barriers.
+__device__ void SelectOfMany(const Key (&keys)[kHeld], int wanted, Shared& shared) {
+  Key prefix = 0;  // the bits of the last of the largest that are known
+  int missing = wanted;
+  int shift = 64;
+  while (true) {
+    shift -= 8;
+    shared.counts[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const bool in_prefix = shift == 56 || (keys[i] >> (shift + 8)) == prefix;
+      if (in_prefix && keys[i] != 0) atomicAdd(&shared.counts[(keys[i] >> shift) & (kBins - 1)], 1);
+    }
+    __syncthreads();
+    FindBin(missing, shared);
+    prefix = (prefix << 8) | static_cast<Key>(shared.bin);
+    missing -= shared.above;
+    const bool is_found = shared.in_bin <= missing || shift == 0;
+    __syncthreads();
+    if (is_found) break;
+  }
+  const Key least = prefix << shift;
+  if (threadIdx.x == 0) shared.next = 0;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (keys[i] != 0 && keys[i] >= least) shared.chosen[atomicAdd(&shared.next, 1)] = keys[i];
+  }
+  __syncthreads();
+  Sort(shared);
+}
+
+// The keys of a warp's lanes, the largest one in the first lane (bitonic sort).
+__device__ Key SortedByLanes(Key key) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int size = 2; size <= kWarp; size *= 2) {
+#pragma unroll
+    for (int distance = size / 2; distance > 0; distance /= 2) {
+      const Key other = __shfl_xor_sync(kAllLanes, key, distance);
+      const bool takes_larger = ((lane & distance) == 0) == ((lane & size) == 0);
+      key = takes_larger ? max(key, other) : min(key, other);
+    }
+  }
+  return key;
+}
+
+// Puts the `wanted` largest of the keys that the block's threads hold into shared.chosen, in their order, and 0 behind them.
+//
+// In each warp several lanes hold a key that is not below a bound, in all warps together as many as are wanted: no other key
+// counts. Of keys that lie anyhow few are left, each of which finds its place by being compared with all of them.
+__device__ void Select(const Key (&keys)[kHeld], int wanted, Shared& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  Key largest = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) largest = max(largest, keys[i]);
+  const Key bound_of_warp =
+      __shfl_sync(kAllLanes, SortedByLanes(largest), (wanted + kBlockWarps - 1) / kBlockWarps - 1);
+  __syncthreads();  // all threads have read what was chosen before
+  if (lane == 0) shared.bounds[thread / kWarp] = bound_of_warp;
+  if (thread == 0) shared.next = 0;
+  if (thread < kMost) shared.chosen[thread] = 0;
+  __syncthreads();
+  Key bound = bound_of_warp;
+#pragma unroll
+  for (int warp = 0; warp < kBlockWarps; ++warp) bound = min(bound, shared.bounds[warp]);
+  bound = max(bound, Key{1});  // 0 is no key
+  int own = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) own += keys[i] >= bound ? 1 : 0;
+  int at = own;  // of this lane and those before it
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int before = __shfl_up_sync(kAllLanes, at, step);
+    if (lane >= step) at += before;
+  }
+  int begin = 0;
+  if (lane == kWarp - 1) begin = atomicAdd(&shared.next, at);
+  at += __shfl_sync(kAllLanes, begin, kWarp - 1) - own;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (keys[i] < bound) continue;
+    if (at < kCompared) shared.compared[at] = keys[i];
+    ++at;
+  }
+  __syncthreads();
+  const int count = shared.next;
+  if (count > kCompared) return SelectOfMany(keys, wanted, shared);
+  for (int i = thread; i < count; i += kThreads) {
+    const Key key = shared.compared[i];
+    int place = 0;
+#pragma unroll 8
+    for (int other = 0; other < count; ++other) place += shared.compared[other] > key ? 1 : 0;
+    if (place < wanted) shared.chosen[place] = key;
+  }
+  __syncthreads();
 }
 
 // A block looks at one part of one sample's row.
@@ -200,7 +260,6 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     Select(keys, count, shared);
   }
-  Sort(shared);
   if (thread < count) {
     const Key key = shared.chosen[thread];
     const std::int64_t at = static_cast<std::int64_t>(sample) * count + thread;
