@@ -245,8 +245,9 @@ __device__ __forceinline__ float FactorOf(const Common& c) {
 
 // The 64 queries of a warpgroup.
 struct ForwardRows {
-  int position;  // of this thread's first query; the other one stands 8 behind it
-  Sight sight;   // keys that all queries see
+  int position;     // of this thread's first query; the other one stands 8 behind it
+  Sight sight;      // keys that all queries see
+  int first, last;  // blocks of keys that one of them sees; none where last < first
   // With linear biases: the head's slope, as it is added to scores before their factor (ScoreUnit). With biases by distance: the bias
   // of all keys that are too far before their query to have one of their own.
   float bias;
@@ -255,16 +256,21 @@ template <typename Form>
 __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem& item) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int first = static_cast<int>(threadIdx.x) / kWarpgroup * 64;
-  const auto sight = [&](int row) {
+  const auto sight_of = [&](int row) {
     const int at = min(row, item.tile.rows - 1);
     return SightOf(c, item.sample, item.tile.row + at, item.tile.position + at);
   };
+  const Sight least = sight_of(first);
+  const Sight most = sight_of(first + 63);
+  const bool any = first < item.tile.rows;
   float bias = 0;
   if constexpr (Form::kBiases == Biases::kLinear) bias = SlopeOf(c, item.head) / FactorOf<Form>(c);
   if constexpr (Form::kBiases == Biases::kByDistance)
     bias = BiasesByDistance<typename Form::T>(c, item.head).At(-c.distance);
   return {item.tile.position + first + thread / kWarp * 16 + thread % kWarp / 4,
-          {sight(first + 63).from, sight(first).below},
+          {most.from, least.below},
+          max(0, least.from) / Form::kKeys,
+          any ? (most.below + Form::kKeys - 1) / Form::kKeys - 1 : -1,
           bias};
 }
 
@@ -546,6 +552,23 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       release(q_empty);
     }
   };
+  // Gives a block of keys back that none of this warpgroup's queries sees.
+  const auto pass_by = [&] {
+    hopper::WaitFor(memory.k_full(ring.stage), ring.parity);
+    TakeTurn<Form>(worker);
+    PassTurn<Form>(worker);
+    release(memory.k_empty(ring.stage));
+    if constexpr (Form::kOfPairs) {
+      if (p.boxes_biases) {
+        hopper::WaitFor(memory.biases_full(bias_ring.stage), bias_ring.parity);
+        release(memory.biases_empty(bias_ring.stage));
+        bias_ring.Next();
+      }
+    }
+    hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
+    release(memory.v_empty(ring.stage));
+    ring.Next();
+  };
   while (true) {
     const std::uint32_t q = memory.q(q_ring.stage) + worker * 64 * Form::Q::kRowBytes;
     const std::uint32_t q_empty = memory.q_empty(q_ring.stage);
@@ -555,7 +578,10 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     if (item.exists == 0) break;
     s.top[0] = s.top[1] = -INFINITY;
     s.sum[0] = s.sum[1] = 0;
-    if (!item.has_keys()) {
+    const ForwardRows rows = RowsOf<Form>(c, item);
+    int block = item.last;
+    for (; block >= item.first && block > rows.last; --block) pass_by();
+    if (block < item.first) {  // there is no other
 #pragma unroll
       for (int i = 0; i < Form::kU / 2; ++i) s.o[i] = 0;
       if constexpr (!Form::kReplacesQ) {
@@ -565,7 +591,6 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       finish(item, q_empty);
       continue;
     }
-    const ForwardRows rows = RowsOf<Form>(c, item);
     const std::uint32_t head = Form::kDropout ? HeadOfDraws(c, item.sample, item.head) : 0U;
     float shrink[2];
     hopper::WaitFor(memory.k_full(ring.stage), ring.parity);
@@ -577,11 +602,11 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
     release(memory.k_empty(ring.stage));
-    Softmax<Form>(prepare(item, rows, item.last), s, shrink);
-    if constexpr (Form::kDropout) Drop<Form>(c, rows.position, item.last, head, epoch, s.scores);
+    Softmax<Form>(prepare(item, rows, block), s, shrink);
+    if constexpr (Form::kDropout) Drop<Form>(c, rows.position, block, head, epoch, s.scores);
     Pack<Form>(s.scores, s.probabilities);
     bool add = false;
-    for (int block = item.last - 1; block >= item.first; --block) {
+    for (--block; block >= rows.first; --block) {
       Ring<Form::kStages> next = ring;
       next.Next();
       hopper::WaitFor(memory.k_full(next.stage), next.parity);
@@ -620,6 +645,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::PinAll(s.o);
     release(memory.v_empty(ring.stage));
     ring.Next();
+    for (; block >= item.first; --block) pass_by();
     finish(item, q_empty);
   }
   if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStores();

@@ -59,10 +59,12 @@ int EvenSection(std::int64_t fitting, std::int64_t all);
 // that what one has read is in L2 for the next ones; of more the last ones would wait for the first ones longer.
 inline constexpr int kBlocksOfHead = 4;
 
-// Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums).
+// Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums), and to that of the first bias what lacks to
+// zero where it has not been gathered (FarSums).
 struct DistanceSumsParams {
-  const float* sums;  // [B, H, parts, rows]
-  float* d_biases;    // [H, rows]
+  float* sums;      // [B, H, parts, rows]; in its first rows of each head stand their sums afterwards
+  float* d_biases;  // [H, rows]
+  bool has_first;
   int batch, heads, parts, rows;
 };
 void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream);
@@ -177,6 +179,7 @@ struct RunBackward {
                           .turns = a.turns,
                           .scale = p.scale,
                           .distance_sums = a.distance_sums,
+                          .far_sums = {.low = p.sinks != nullptr, .high = !p.causal},
                           .d_biases = p.d_biases,
                           .sets_biases = a.sets_biases,
                           .dk = p.dk,
@@ -221,6 +224,7 @@ struct RunBackward {
     if (p.distance > 0) {
       AddDistanceSums({.sums = a.distance_sums,
                        .d_biases = p.d_biases,
+                       .has_first = params.far_sums.low,
                        .batch = static_cast<int>(p.batch),
                        .heads = c.heads,
                        .parts = params.blocks * kOwnKeyWarps,
