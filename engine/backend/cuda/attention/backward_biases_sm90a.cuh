@@ -30,12 +30,11 @@ struct BiasGradients {
       Finish(p, block_note);
       head = head_here;
     }
-    sums.Add(d_scores, corner, p.common.distance, p.far_sums, [&] { return SumsOf(p, block_note); });
+    sums.Add(d_scores, corner, p.common.distance, [&] { return SumsOf(p, block_note); });
   }
 
   __device__ __forceinline__ void Finish(const BackwardParams& p, std::uint32_t block_note) {
-    if (head >= 0 && (p.far_sums.low || p.far_sums.high))
-      sums.Finish(p.common.distance, SumsOf(p, block_note));
+    if (head >= 0) sums.Finish(p.common.distance, SumsOf(p, block_note));
     head = -1;
   }
 

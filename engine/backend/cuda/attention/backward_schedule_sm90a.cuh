@@ -2,7 +2,6 @@
 // meets, and the order in which blocks add to a tile.
 #pragma once
 
-#include "engine/backend/cuda/attention/distance_sm90a.cuh"
 #include "engine/backend/cuda/attention/sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
@@ -23,7 +22,6 @@ struct BackwardParams {
   int* turns;
   float scale;
   float* distance_sums;
-  FarSums far_sums;
   float* d_biases;    // of pairs
   bool sets_biases;   // writes d_biases, of all pairs; else adds to it
   bool boxes_biases;  // biases of pairs come to shared memory by boxes; else threads read them

@@ -44,13 +44,6 @@ struct BiasesByPair {
 
 // ------------------------------------------------------------------------------------------------------ gradient
 
-// Which sums of far blocks are made. The gradients of a query's scores add up to zero, as those of a softmax do, unless it has a sink:
-// the first bias, which in causal models most pairs have, has the gradient that all others lack to zero (AddDistanceSums). Keys far
-// behind their query are masked in causal models.
-struct FarSums {
-  bool low, high;
-};
-
 // The gradient of a head's biases, of the keys of one warp: it alone adds to its `sums`, so that their order is fixed. It has
 // no more registers than it needs between tiles: its callers say where its sums are, and which distance is the farthest.
 template <typename T, int kScoreQueries>
@@ -63,11 +56,11 @@ struct DistanceSums {
   // has them; `corner`: how far behind the first query the first key stands; sums_of(): this head's sums.
   template <typename SumsOf>
   __device__ __forceinline__ void Add(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
-                                      int farthest, const FarSums& far, const SumsOf& sums_of) {
+                                      int farthest, const SumsOf& sums_of) {
     if (corner + 15 <= -farthest) {
-      if (far.low) low += SumOf(scores);
+      low += SumOf(scores);
     } else if (corner - (kScoreQueries - 1) >= farthest) {
-      if (far.high) high += SumOf(scores);
+      high += SumOf(scores);
     } else {
       AddNear(scores, corner, farthest, sums_of());
     }

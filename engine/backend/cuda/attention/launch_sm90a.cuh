@@ -59,12 +59,10 @@ int EvenSection(std::int64_t fitting, std::int64_t all);
 // that what one has read is in L2 for the next ones; of more the last ones would wait for the first ones longer.
 inline constexpr int kBlocksOfHead = 4;
 
-// Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums), and to that of the first bias what lacks to
-// zero where it has not been gathered (FarSums).
+// Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums).
 struct DistanceSumsParams {
-  float* sums;      // [B, H, parts, rows]; in its first rows of each head stand their sums afterwards
-  float* d_biases;  // [H, rows]
-  bool has_first;
+  const float* sums;  // [B, H, parts, rows]
+  float* d_biases;    // [H, rows]
   int batch, heads, parts, rows;
 };
 void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream);
@@ -108,12 +106,16 @@ struct RunForward {
   cudaError_t Launch() const {
     // Biases of pairs leave shared memory for 64 keys of wide heads.
     constexpr int kBlock = kBiases == Biases::kOfPairs && kE > 128 ? 64 : kKeys;
-    // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
-    // queries has more that is masked. Draws, caps or biases of pairs of three would not fit their registers.
+    // Of short heads three warpgroups fill the tensor cores better, but a tile of 192 queries has more that is masked: it is for
+    // long sequences, and where the tile meets few blocks of keys, as in a window or in shorter sequences, each warpgroup passes by those that
+    // it does not see. Draws, caps or biases of pairs of three would not fit their registers.
     if constexpr (kE == 64 && !kDropout && !kCapped && kBiases != Biases::kOfPairs) {
+      constexpr std::int64_t kLeast = 2048;
       constexpr std::int64_t kLong = 4096;
-      if (a.problem.keys >= kLong)
-        return LaunchForm<ForwardForm<T, kE, kU, 3, kBlock, kCapped, kBiases, kDropout>>();
+      const AttentionProblem& p = a.problem;
+      if (p.keys >= kLeast && (p.window > 0 || p.keys < kLong))
+        return LaunchForm<ForwardForm<T, kE, kU, 3, kBlock, kCapped, kBiases, kDropout, /*kPasses=*/true>>();
+      if (p.keys >= kLong) return LaunchForm<ForwardForm<T, kE, kU, 3, kBlock, kCapped, kBiases, kDropout>>();
     }
     return LaunchForm<ForwardForm<T, kE, kU, 2, kBlock, kCapped, kBiases, kDropout>>();
   }
@@ -179,7 +181,6 @@ struct RunBackward {
                           .turns = a.turns,
                           .scale = p.scale,
                           .distance_sums = a.distance_sums,
-                          .far_sums = {.low = p.sinks != nullptr, .high = !p.causal},
                           .d_biases = p.d_biases,
                           .sets_biases = a.sets_biases,
                           .dk = p.dk,
@@ -224,7 +225,6 @@ struct RunBackward {
     if (p.distance > 0) {
       AddDistanceSums({.sums = a.distance_sums,
                        .d_biases = p.d_biases,
-                       .has_first = params.far_sums.low,
                        .batch = static_cast<int>(p.batch),
                        .heads = c.heads,
                        .parts = params.blocks * kOwnKeyWarps,

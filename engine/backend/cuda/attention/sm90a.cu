@@ -85,20 +85,7 @@ __global__ void __launch_bounds__(kDistanceWarps* kWarp)
   if (warp != 0 || row >= p.rows) return;
 #pragma unroll
   for (int other = 1; other < kDistanceWarps; ++other) sum += of_warps[other][lane];
-  if (row == 0 && !p.has_first) return;
   p.d_biases[static_cast<std::int64_t>(head) * p.rows + row] += sum;
-  // Only this block has read the part of its rows that this replaces.
-  p.sums[static_cast<std::int64_t>(head) * p.parts * p.rows + row] = sum;
-}
-
-// A warp a head.
-__global__ void FirstDistanceKernel(const __grid_constant__ DistanceSumsParams p) {
-  const std::int64_t head = blockIdx.x;
-  const float* const sums = p.sums + head * p.parts * p.rows;
-  float others = 0;
-  for (int row = 1 + static_cast<int>(threadIdx.x); row < p.rows; row += kWarp) others += sums[row];
-  others = WarpSum(others);
-  if (threadIdx.x == 0) p.d_biases[head * p.rows] -= others;
 }
 
 }  // namespace
@@ -107,7 +94,6 @@ void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((params.rows + kWarp - 1) / kWarp),
                   static_cast<unsigned>(params.heads));
   DistanceSumsKernel<<<grid, kDistanceWarps * kWarp, 0, stream>>>(params);
-  if (!params.has_first) FirstDistanceKernel<<<grid.y, kWarp, 0, stream>>>(params);
 }
 
 Common CommonOf(const Sm90aAttention& a, int tile) {

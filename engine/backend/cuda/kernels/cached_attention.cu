@@ -25,7 +25,8 @@ namespace {
 constexpr int kTileKeys = 16;
 constexpr int kTileHeads = 16;
 
-// Shared memory of a block, in bytes. Rows have 16 bytes more than their elements, so that matrices are read without conflicts.
+// Shared memory of a block, in bytes. Rows have 16 bytes more than their elements, so that matrices are read without conflicts, or, of 80
+// numbers of e4m3, with few.
 template <typename Stored, int kWidth, int kValueWidth>
 struct Layout {
   static constexpr int kElement = sizeof(Stored);
@@ -130,7 +131,7 @@ struct Warp {
     }
   }
 
-  // The bytes `high` of both halves of a register, which are numbers of two keys, as halves.
+  // The even or the odd bytes of a register, which are numbers of two keys, as halves.
   __device__ __forceinline__ static std::uint32_t WidenedOfKeys(std::uint32_t four, bool odd) {
     return WidenedPair<__half>(__byte_perm(four, 0, odd ? 0x4431 : 0x4420));
   }

@@ -1,4 +1,4 @@
-// Shared by the two kernels of attention over caches of keys and values (cached_attention.cu, cached_attention_any.cu): how a
+// Shared by the kernels of attention over caches of keys and values (cached_attention.cu, …_own_keys.cu, …_any.cu): how a
 // score is made of a product, and how the new token goes to its row.
 #pragma once
 

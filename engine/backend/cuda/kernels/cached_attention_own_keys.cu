@@ -1,7 +1,7 @@
 // Attention of single queries over caches where each query head has keys of its own. Nothing is shared then that tensor cores could
 // multiply, and memory sets the time alone: a lane reads 8 elements of a key and of its value into registers, as many lanes as a
 // head needs read one key, and each such group of lanes has a running softmax of its own (FlashAttention-2's order, Dao,
-// arXiv:2307.08691). At the end groups add up in the order of their lanes, and warps in theirs.
+// arXiv:2307.08691). At the end groups add up in pairs, and warps in their order.
 #include <type_traits>
 
 #include "engine/backend/cuda/kernels/cached_attention.cuh"

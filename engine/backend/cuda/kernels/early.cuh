@@ -14,7 +14,7 @@
 namespace engine::backend::cuda {
 
 // Products of more rows are long, and so is what is between them.
-inline constexpr std::int64_t kMostEarlyRows = 16;
+inline constexpr std::int64_t kMostEarlyRows = 64;
 inline constexpr std::int64_t kMostEarlyElements = std::int64_t{1} << 18;
 
 __device__ __forceinline__ void AwaitEarlier() {

@@ -142,8 +142,8 @@ __device__ Key SortedByLanes(Key key) {
 
 // Puts the `wanted` largest of the keys that the block's threads hold into shared.chosen, in their order, and 0 behind them.
 //
-// In each warp several lanes hold a key that is not below a bound, in all warps together as many as are wanted: no other key
-// counts. Of keys that lie anyhow few are left, each of which finds its place by being compared with all of them.
+// In each warp several lanes hold a key that is not below a bound, in all warps together as many as are wanted: no smaller key
+// counts. Where large keys lie in all warps alike few are left, each of which finds its place by being compared with all of them.
 __device__ void Select(const Key (&keys)[kHeld], int wanted, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
@@ -255,7 +255,13 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kHeld; ++i) {
       const int at = i * kThreads + thread;
       const int more = begin + at - kMost;
-      keys[i] = at < kMost ? shared.chosen[at] : more < parts * count ? of_sample[more] : 0;
+      keys[i] = 0;
+      if (at < kMost) {
+        keys[i] = shared.chosen[at];
+      } else if (more < parts * count) {
+        // The largest of each part, then the second ones, and so on: Select wants large keys in all warps.
+        keys[i] = of_sample[more % parts * count + more / parts];
+      }
     }
     __syncthreads();
     Select(keys, count, shared);
