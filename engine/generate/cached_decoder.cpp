@@ -1,6 +1,7 @@
 #include "engine/generate/cached_decoder.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -287,20 +288,41 @@ class CachedDecoder : public Decoder {
   }
 
   absl::Status ReadTops() {
-    std::vector<std::vector<RankTop>> tops(static_cast<std::size_t>(slot_ranks_));
+    // All of it is asked for before any is waited for.
+    struct Asked {
+      executor::RankExecutor* rank;
+      std::vector<TensorView> views;
+      std::array<std::int64_t, 3> tickets;
+    };
+    std::vector<std::vector<Asked>> asked(static_cast<std::size_t>(slot_ranks_));
     RETURN_IF_ERROR(ForEachLast([&](executor::RankExecutor& rank) -> absl::Status {
       const std::vector<TensorView> views = rank.TopLogits(form_);
       ENGINE_CHECK(views.size() >= 3, "{} outputs of a form that generates", views.size());
-      std::vector<RankTop>& parts = tops[static_cast<std::size_t>(FirstSample(views[0]) / SamplesOf(form_))];
+      std::vector<Asked>& parts = asked[static_cast<std::size_t>(FirstSample(views[0]) / SamplesOf(form_))];
       // Ranks that tell of the same columns tell the same.
       const bool tells_all = Length(views[0].extent.dims[1]) == views[0].logical[1];
       if (tells_all && !parts.empty()) return absl::OkStatus();
-      RankTop& top = parts.emplace_back();
-      top.count = views[0].shape[1];
-      RETURN_IF_ERROR(Download(rank, views[0], &top.tokens));
-      RETURN_IF_ERROR(Download(rank, views[1], &top.values));
-      return Download(rank, views[2], &top.log_sums);
+      Asked& part = parts.emplace_back(Asked{.rank = &rank, .views = views, .tickets = {}});
+      for (std::size_t i = 0; i < part.tickets.size(); ++i) {
+        ASSIGN_OR_RETURN(part.tickets[i], rank.backend().Read(BytesOf(views[i]), ByteCount(views[i])));
+      }
+      return absl::OkStatus();
     }));
+    std::vector<std::vector<RankTop>> tops;
+    for (const std::vector<Asked>& parts : asked) {
+      std::vector<RankTop>& of_slot_rank = tops.emplace_back();
+      for (const Asked& part : parts) {
+        RankTop& top = of_slot_rank.emplace_back();
+        top.count = part.views[0].shape[1];
+        const auto take = [&](std::size_t i, auto* numbers) -> absl::Status {
+          numbers->resize(static_cast<std::size_t>(part.views[i].shape.elements()));
+          return part.rank->backend().WaitRead(part.tickets[i], numbers->data());
+        };
+        RETURN_IF_ERROR(take(0, &top.tokens));
+        RETURN_IF_ERROR(take(1, &top.values));
+        RETURN_IF_ERROR(take(2, &top.log_sums));
+      }
+    }
     tops_ = std::move(tops);
     return absl::OkStatus();
   }
@@ -311,8 +333,8 @@ class CachedDecoder : public Decoder {
     RETURN_IF_ERROR(ForEachLast([&](executor::RankExecutor& rank) -> absl::Status {
       constexpr std::size_t kRowSums = 3;  // of RankExecutor::TopLogits
       const TensorView view = rank.TopLogits(form_)[kRowSums];
-      std::vector<float> sums;
-      RETURN_IF_ERROR(Download(rank, view, &sums));
+      std::vector<float> sums(static_cast<std::size_t>(view.shape.elements()));
+      RETURN_IF_ERROR(rank.backend().Download(sums.data(), BytesOf(view), ByteCount(view)));
       std::ranges::copy(sums, all.begin() + FirstSample(view) * Wanted());
       return absl::OkStatus();
     }));
@@ -320,12 +342,11 @@ class CachedDecoder : public Decoder {
     return absl::OkStatus();
   }
 
-  template <typename T>
-  static absl::Status Download(executor::RankExecutor& rank, const TensorView& view, std::vector<T>* out) {
-    ENGINE_CHECK(SizeOf(view.dtype) == sizeof(T), "{} of {} bytes", Name(view.dtype), sizeof(T));
-    out->resize(static_cast<std::size_t>(view.shape.elements()));
-    return rank.backend().Download(out->data(), static_cast<const std::byte*>(view.data),
-                                   view.shape.elements() * SizeOf(view.dtype));
+  // Of numbers of four bytes, as all are that are read here.
+  static const std::byte* BytesOf(const TensorView& view) { return static_cast<const std::byte*>(view.data); }
+  static std::int64_t ByteCount(const TensorView& view) {
+    ENGINE_CHECK(SizeOf(view.dtype) == sizeof(float), "{} where numbers have four bytes", Name(view.dtype));
+    return view.shape.elements() * SizeOf(view.dtype);
   }
 
   // Those of the rows [first, first + count) of the form's logits [rows, vocabulary] that the rank has, and of them its columns.

@@ -385,6 +385,17 @@ GpuCases OwnAttentionCases(std::int64_t head) {
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},
                   &cases);
+  // Of these each of the three computes only what its own queries see.
+  AddOwnAttention({"", 1, 2100, 1, 1, 64, 0, kNarrow}, {.label = "of middle length, sinks", .sinks = true},
+                  &cases);
+  AddOwnAttention({"", 1, 2100, 2, 1, 64, 500, {DType::kBF16}},
+                  {.label = "a window, biases by distance", .distance = 128}, &cases);
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 300, {DType::kF16}},
+                  {.label = "long, a window, linear biases", .alibi = true}, &cases);
+  AddOwnAttention({"", 1, 2500, 1, 1, 64, 0, {DType::kBF16}},
+                  {.label = "documents of middle lengths", .documents = {130, 1, 700, 190, 1000}}, &cases);
+  AddOwnAttention({"", 1, 2500, 1, 1, 64, 0, {DType::kBF16}, {{100, 333}, {1700, 333}}},
+                  {.label = "two pieces of middle length"}, &cases);
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}},
                   {.label = "long, biases by distance", .distance = 128}, &cases);
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long, biases of pairs", .places = 0},
