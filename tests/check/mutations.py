@@ -28,7 +28,7 @@ import lawful  # noqa: E402
 BATCH = 100  # recipes of one call
 SECONDS_A_CALL, SECONDS_ALONE = 120, 30
 
-# A recipe, and what is set in it so that more rules have something to refuse.
+# A recipe, and what is set in it so that more rules have something to refuse. None: the key is left out.
 BASES = [
     ("recipes/quickstart.toml", {}),
     ("recipes/quickstart.toml", {"schedule.kind": "wsd", "schedule.wsd_decay_iterations": 100}),
@@ -40,6 +40,8 @@ BASES = [
                                  "schedule.decay_iterations": 0}),
     ("recipes/quickstart.toml", {"parallelism.pp": 2, "parallelism.layers_per_stage": [5, 3],
                                  "parallelism.sequence_parallel": True, "model.attention.kv_heads": 4}),
+    ("recipes/quickstart.toml", {"data.documents": "masked", "data.packing": "best_fit", "data.tokenizer.kind": "byte",
+                                 "data.mask_end_of_document_loss": True}),
     ("recipes/gpt2-large-dp2pp2.toml", {}),
     ("recipes/gpt2-large-cp2tp2.toml", {"parallelism.exchange": "push"}),
     ("recipes/gpt2-large-pp2-zb.toml", {"cluster.nodes": 0}),
@@ -52,6 +54,8 @@ BASES = [
     ("recipes/quickstart.toml", {"model.hidden": 24, "model.mlp.hidden": 0, "parallelism.tp": 1}),
     # Unlawful as they are.
     ("recipes/quickstart.toml", {"recompute.granularity": "selective", "recompute.modules": []}),
+    ("recipes/quickstart.toml", {"data.documents": "masked", "data.tokenizer.kind": None}),
+    ("recipes/quickstart.toml", {"data.mask_end_of_document_loss": True, "data.tokenizer.kind": "none"}),
     ("recipes/gpt2-large-4gpu-zero3.toml", {"precision.compute": "fp8"}),
     ("recipes/quickstart.toml", {f"parallelism.{axis}": 1048576 for axis in ("dp", "tp", "pp", "cp")}),
     ("recipes/quickstart.toml", {"model.hidden": 1 << 30, "model.mlp.hidden": 1 << 20, "parallelism.dp": 1}),
@@ -76,6 +80,7 @@ def base_sections(path, changes):
     values, reasons = lawful.flatten(lawful.load(ROOT / path), WARNINGS)
     assert not reasons, reasons
     values.update(changes)
+    values = {key: value for key, value in values.items() if value is not None}
     sections = {name: [] for name in lawful.KEYS}
     for key, value in values.items():
         table, name = key.rsplit(".", 1)

@@ -52,7 +52,8 @@ KEYS = {
         "expert_rows": real(0, 1e6)},
     "data": {
         "paths": ("list", TEXT), "weights": ("list", real(0, above=True)), "split": TEXT,
-        "sequence_length": whole(1, SIZE)},
+        "sequence_length": whole(1, SIZE), "documents": word("across", "masked"), "packing": word("none", "best_fit"),
+        "mask_end_of_document_loss": FLAG},
     "data.tokenizer": {"kind": word("byte", "gpt2", "none"), "vocab_file": TEXT, "merges_file": TEXT},
     "optimizer": {
         "kind": word("adamw", "sgd"), "learning_rate": real(0, 1e6), "beta1": real(0, 1, below=True),
@@ -104,6 +105,7 @@ DEFAULTS = {
     "model.mlp.activation": "gelu_tanh", "parallelism.sequence_parallel": False, "parallelism.virtual_stages": 1,
     "parallelism.schedule": "auto", "parallelism.layers_per_stage": [], "parallelism.zero_stage": 0,
     "parallelism.overlap": "auto", "parallelism.exchange": "auto", "parallelism.expert_tp": 0, "parallelism.expert_rows": 0.0, "data.weights": [],
+    "data.documents": "across", "data.packing": "none", "data.mask_end_of_document_loss": False,
     "data.split": "969,30,1", "data.tokenizer.kind": "byte", "data.tokenizer.vocab_file": "",
     "data.tokenizer.merges_file": "", "optimizer.kind": "adamw", "optimizer.moment_dtype": "fp32", "schedule.kind": "cosine",
     "schedule.min_learning_rate": 0.0, "schedule.warmup_init": 0.0, "schedule.warmup_iterations": 0,
@@ -429,6 +431,13 @@ def of_data(r):
         yield "gpt2 without its files"
     if r("data.tokenizer.kind") == "byte" and r("model.vocab") < 257:
         yield "a vocabulary without the bytes"
+    tokenizer = r.said.get("data.tokenizer.kind")  # the default may be another one than that of the data
+    if r("data.documents") == "masked" and tokenizer is None:
+        yield "masked documents of a tokenizer that is not said"
+    if r("data.packing") != "none" and r("data.documents") != "masked":
+        yield "packed documents that see each other"
+    if r("data.mask_end_of_document_loss") and tokenizer in (None, "none"):
+        yield "a loss masked by a tokenizer that is not said"
 
 
 def of_logging(r):
