@@ -55,6 +55,11 @@ BASES = [
     # Unlawful as they are.
     ("recipes/quickstart.toml", {"recompute.granularity": "selective", "recompute.modules": []}),
     ("recipes/quickstart.toml", {"data.documents": "masked", "data.tokenizer.kind": None}),
+    ("recipes/quickstart.toml", {"training.rampup.start": 8, "training.rampup.increment": 8, "training.rampup.samples": 800,
+                                 "training.pad_batch": True, "parallelism.pp": 2, "parallelism.virtual_stages": 2,
+                                 "parallelism.schedule": "interleaved", "schedule.warmup_iterations": 0,
+                                 "schedule.decay_iterations": 0}),
+    ("recipes/quickstart.toml", {"cluster.nodes": 0, "cluster.devices_per_node": 3}),
     ("recipes/quickstart.toml", {"data.mask_end_of_document_loss": True, "data.tokenizer.kind": "none"}),
     ("recipes/gpt2-large-4gpu-zero3.toml", {"precision.compute": "fp8"}),
     ("recipes/quickstart.toml", {f"parallelism.{axis}": 1048576 for axis in ("dp", "tp", "pp", "cp")}),
