@@ -246,7 +246,7 @@ def raw_answer(server, *requests):
         try:
             while more := raw.recv(65536):
                 found += more
-        except TimeoutError:
+        except (TimeoutError, ConnectionResetError):  # a request behind a connection that has been closed resets it
             pass
     return found.decode(), seconds
 
