@@ -18,6 +18,7 @@
 #include "engine/model/load.h"
 #include "engine/recipe/study.h"
 #include "engine/study/study.h"
+#include "engine/train/evaluation.h"
 
 namespace engine::cli {
 namespace {
@@ -40,7 +41,7 @@ bool HasFinished(const recipe::Study& study, const recipe::Variant& variant, con
   });
 }
 
-// Every variant's plan and data, before anything is written or started. False, and told, where one is wrong.
+// Every variant's plan, data and tasks, before anything is written or started. False, and told, where one is wrong.
 bool Check(const recipe::Study& study, const std::string& out) {
   bool good = true;
   for (const recipe::Variant& variant : study.variants) {
@@ -48,9 +49,10 @@ bool Check(const recipe::Study& study, const std::string& out) {
     bool sound = !HasErrors(diagnostics);
     if (!sound) PrintDiagnostics(diagnostics);  // warnings are `engine check`'s
     if (sound && !HasFinished(study, variant, out)) {
-      const absl::Status data = data::Source::Open(variant.recipe).status();
-      if (!data.ok()) Print(stderr, "{}\n", Message(data));
-      sound = data.ok();
+      absl::Status read = data::Source::Open(variant.recipe).status();
+      if (read.ok()) read = train::TasksOf(variant.recipe).status();
+      if (!read.ok()) Print(stderr, "{}\n", Message(read));
+      sound = read.ok();
     }
     if (!sound) {
       Print(stderr, "{}:{}: variant '{}' cannot run\n", variant.span.file, variant.span.line, variant.name);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <system_error>
 
 namespace engine::cli {
 
@@ -13,9 +16,13 @@ inline std::string CheckIsNumber(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is no number" : "";
 }
 
-// Refuses a sign: where an option's numbers have none, the library takes "-1" as 2^64 − 1.
-inline std::string CheckHasNoSign(const std::string& text) {
-  return text.find('-') != std::string::npos ? text + " is below 0" : "";
+// Refuses what is no number of 64 bits without a sign: the library takes "-1" as 2^64 − 1, and larger numbers as that.
+inline std::string CheckIsSeed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seed);
+  return error == std::errc() && stop == end ? ""
+                                             : text + " is no whole number from 0 to 18446744073709551615";
 }
 
 }  // namespace engine::cli

@@ -128,6 +128,15 @@ absl::Status WriteLogitsOf(const std::vector<generate::Prompt>& prompts, const G
   return generate::WriteLogits(decoder, prompts[0].ids, arguments.logits_file);
 }
 
+void NoteLongPrompts(const std::vector<generate::Prompt>& prompts, std::int64_t context) {
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const std::int64_t tokens = std::ssize(prompts[i].ids);
+    if (tokens <= context) continue;
+    const std::string which = prompts.size() == 1 ? "the prompt" : fmt::format("prompt {}", i + 1);
+    Print(stderr, "note: {} has {} tokens, of which the model sees the last {}\n", which, tokens, context);
+  }
+}
+
 absl::Status GenerateText(const GenerateArguments& arguments) {
   RETURN_IF_ERROR(generate::CheckSampling(arguments.options.sampling));
   ASSIGN_OR_RETURN(const std::vector<WrittenPrompt> written, ReadPrompts(arguments.prompts));
@@ -152,6 +161,7 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   ASSIGN_OR_RETURN(const std::unique_ptr<generate::LoadedModel> model,
                    LoadModel(source, arguments.model.device, slots));
   if (writes_logits) return WriteLogitsOf(prompts, arguments, &model->decoder());
+  NoteLongPrompts(prompts, model->decoder().context());
 
   generate::GenerateOptions options = arguments.options;
   if (options.end_tokens.empty())
@@ -201,7 +211,7 @@ void AddSamplingOptions(CLI::App* command, generate::SamplingOptions* sampling) 
       ->check(CLI::Range(0.01, 100.0))
       ->check(CheckIsNumber)
       ->capture_default_str();
-  command->add_option("--seed", sampling->seed, "Of the draws")->check(CheckHasNoSign)->capture_default_str();
+  command->add_option("--seed", sampling->seed, "Of the draws")->check(CheckIsSeed)->capture_default_str();
 }
 
 void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {

@@ -41,6 +41,10 @@ absl::StatusOr<WrittenIds> ReadPromptFile(const char* option, const std::string&
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(given.c_str(), "re"), std::fclose);
   if (file == nullptr) return NotFound("{}: cannot open {}: {}", option, given, std::strerror(errno));
   ASSIGN_OR_RETURN(std::string text, ReadPromptBytes(file.get(), given));
+  for (const std::string_view magic : {"\x1F\x8B", "\x28\xB5\x2F\xFD"}) {  // of gzip and Zstandard
+    if (text.starts_with(magic))
+      return InvalidArgument("{}: {} is compressed; unpacked, it would be read", option, given);
+  }
   return WrittenIds{given, std::move(text)};
 }
 
@@ -50,9 +54,12 @@ absl::StatusOr<WrittenIds> ReadIds(const std::string& given) {
     return WrittenIds{"--tokens-in", given};
   absl::StatusOr<WrittenIds> file = ReadPromptFile("--tokens-in", given);
   if (!absl::IsNotFound(file.status())) return file;
+  // Ids one of which is none: who reads them tells which.
+  if (given.find_first_of("0123456789[-") == 0 && given.find_first_of(" ,") != std::string::npos)
+    return WrittenIds{"--tokens-in", given};
   return NotFound(
-      "{}; where it is to be token ids and no file, they are whole numbers with blanks or commas between "
-      "them, or a JSON list",
+      "{}; where it is to be token ids and no file, they are whole numbers with blanks between them, or a "
+      "JSON list",
       Message(file.status()));
 }
 
@@ -68,7 +75,7 @@ absl::StatusOr<WrittenPrompt> PromptOfRecord(const jinja::Value& record, const s
     if (!id.is_integer()) return InvalidArgument("a prompt must be a string or a list of token ids");
     ids.push_back(id.integer());
   }
-  return WrittenPrompt{WrittenIds{name, fmt::format("{}", fmt::join(ids, " "))}, name};
+  return WrittenPrompt{WrittenIds{"token ids", fmt::format("{}", fmt::join(ids, " "))}, name};
 }
 
 absl::StatusOr<WrittenPrompt> ConversationOfRecord(const jinja::Value& record, const std::string& name) {
@@ -83,7 +90,7 @@ absl::StatusOr<std::vector<WrittenPrompt>> ReadJsonPrompts(const WrittenIds& fil
   RETURN_IF_ERROR(data::VisitJsonRecords(
       {file.name}, data::WithoutByteOrderMark(file.text), [&](const jinja::Value& record) -> absl::Status {
         absl::StatusOr<WrittenPrompt> prompt =
-            read(record, fmt::format("{}: prompt {}", file.name, prompts.size()));
+            read(record, fmt::format("{}: prompt {}", file.name, prompts.size() + 1));
         RETURN_IF_ERROR(prompt.status());
         prompts.push_back(*std::move(prompt));
         return absl::OkStatus();
@@ -230,6 +237,9 @@ void AddPromptOptions(CLI::App* command, PromptArguments* arguments) {
 }
 
 absl::StatusOr<std::vector<WrittenPrompt>> ReadPrompts(const PromptArguments& arguments) {
+  if (!arguments.chat_template.empty() && !arguments.chat_file && !arguments.message)
+    return InvalidArgument(
+        "--chat-template is of conversations, and there is none: --chat FILE, or --message TEXT");
   if (arguments.tokens_in) {
     ASSIGN_OR_RETURN(WrittenIds ids, ReadIds(*arguments.tokens_in));
     return std::vector<WrittenPrompt>{{std::move(ids), ""}};

@@ -9,6 +9,7 @@
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/data/text_inputs.h"
 #include "engine/data/text_parts.h"
 #include "engine/evaluate/white_space.h"
 #include "engine/evaluate/wikitext.h"
@@ -29,7 +30,7 @@ absl::StatusOr<std::string> ReadText(const std::string& file) {
   while (true) {
     ASSIGN_OR_RETURN(const data::TextPart part,
                      parts.Next(kPartBytes, [](std::string_view some) { return some.size(); }));
-    if (part.text.empty()) return text;
+    if (part.text.empty()) return std::string(data::WithoutByteOrderMark(text));
     text += part.text;
     if (std::ssize(text) > kMostBytes)
       return InvalidArgument("{}: more than {} bytes, which a task's file may have", file, kMostBytes);
@@ -167,7 +168,8 @@ class ExampleMaker {
   absl::Status AddChoices(const json& record, std::int64_t line) {
     ASSIGN_OR_RETURN(const std::string context, TextOf(record, "context"));
     const auto choices = record.find("choices");
-    if (choices == record.end() || !choices->is_array() || choices->size() < 2)
+    if (choices == record.end()) return InvalidArgument("the key \"choices\" is missing");
+    if (!choices->is_array() || choices->size() < 2)
       return InvalidArgument("\"choices\" must be a list of two texts or more");
     Example example = Next(line);
     for (const json& choice : *choices) {
@@ -179,9 +181,9 @@ class ExampleMaker {
       example.choice_characters.push_back(CountCharacters(text));
     }
     const auto answer = record.find("answer");
+    if (answer == record.end()) return InvalidArgument("the key \"answer\" is missing");
     const auto count = static_cast<std::int64_t>(choices->size());
-    const bool lawful =
-        answer != record.end() && answer->is_number_integer() && *answer >= 0 && *answer < count;
+    const bool lawful = answer->is_number_integer() && *answer >= 0 && *answer < count;
     if (!lawful)
       return InvalidArgument("\"answer\" must be the number of the right choice, from 0 to {}", count - 1);
     example.answer = answer->get<std::int64_t>();
@@ -208,8 +210,12 @@ absl::Status AddLines(const std::string& text, std::int64_t limit, ExampleMaker*
     ++line;
     if (Strip(content).empty()) continue;
     if (limit > 0 && static_cast<std::int64_t>(task->examples.size()) == limit) break;
-    ASSIGN_OR_RETURN(const json record, ParseJson(content, file, line));
-    if (const absl::Status status = maker->Add(record, line); !status.ok()) return At(file, line, status);
+    const absl::StatusOr<json> record = ParseJson(content, file, line);
+    if (!record.ok()) {
+      return absl::Status(record.status().code(),
+                          Message(record.status()) + "; each line of this task is a JSON object");
+    }
+    if (const absl::Status status = maker->Add(*record, line); !status.ok()) return At(file, line, status);
   }
   return absl::OkStatus();
 }

@@ -288,7 +288,8 @@ std::string DeviationsText(std::int64_t iteration, std::span<const TaskResult> r
   for (const TaskResult& result : results) {
     std::string measures;
     for (const Measure& measure : result.measures) {
-      if (measure.deviations.size() > kMostUnits) continue;
+      const bool finite = std::ranges::all_of(measure.deviations, [](double d) { return std::isfinite(d); });
+      if (measure.deviations.size() > kMostUnits || !finite) continue;
       measures += fmt::format("{}\n\"{}\": [", measures.empty() ? "" : ",", measure.name);
       for (std::size_t i = 0; i < measure.deviations.size(); ++i)
         fmt::format_to(std::back_inserter(measures), "{}{:.6g}", i == 0 ? "" : ",", measure.deviations[i]);

@@ -64,7 +64,7 @@ nlohmann::json ToJson(const TaskResult& result);
 std::string SamplesText(const Task& task, std::span<const RowScore> scores);
 
 // The text of task_deviations.json in a run's folder: the deviations of the last evaluation's measures, with six digits, of tasks of up
-// to 100,000 units. By them two runs that were asked the same are compared example by example.
+// to 100,000 units; not of a measure that overflows. By them two runs that were asked the same are compared example by example.
 //   {"iteration": 1000, "tasks": {"lambada": {"units": "<hash>", "measures": {"acc": [0.00013,…], …}}, …}}
 std::string DeviationsText(std::int64_t iteration, std::span<const TaskResult> results);
 

@@ -42,7 +42,8 @@ const std::vector<Reader>& Readers() {
        {"recompute.modules"}},
       {[](const Recipe& r) { return r.evaluation.interval > 0; },
        "evaluation.interval is 0, so nothing is evaluated",
-       {"evaluation.iterations", "evaluation.tasks"}},
+       {"evaluation.iterations"}},
+      {[](const Recipe& r) { return r.data.packs(); }, "data.packing is \"none\"", {"data.long_documents"}},
       {[](const Recipe& r) { return !r.training.weights_from.empty(); },
        "training.weights_from names no weights",
        {"training.weights_match"}},
@@ -75,6 +76,12 @@ void AdaptersHaveARank(const RuleContext& c) {
   }
 }
 
+void AdaptersHaveWeights(const RuleContext& c) {
+  if (c.IsDefault("lora.rank") || c.recipe.lora.rank == 0 || !c.recipe.training.weights_from.empty()) return;
+  c.Note({"lora.rank", "training.weights_from"},
+         "adapters are trained beside weights that are drawn and stay so: training.weights_from names none");
+}
+
 std::vector<std::string> AllKeys() {
   std::vector<std::string> keys = {"guard",
                                    "schedule.kind",
@@ -82,6 +89,7 @@ std::vector<std::string> AllKeys() {
                                    "evaluation.interval",
                                    "recompute.granularity",
                                    "training.weights_from",
+                                   "data.packing",
                                    "data.tokenizer.kind"};
   for (const Reader& reader : Readers()) keys.insert(keys.end(), reader.keys.begin(), reader.keys.end());
   return keys;
@@ -96,7 +104,9 @@ bool HasDefaultValue(std::string_view key, const Recipe& recipe) {
 }
 
 std::vector<Rule> UnusedRules() {
-  return {{AllKeys(), KeysAreRead}, {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank}};
+  return {{AllKeys(), KeysAreRead},
+          {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank},
+          {{"lora.rank", "training.weights_from"}, AdaptersHaveWeights}};
 }
 
 }  // namespace engine::recipe

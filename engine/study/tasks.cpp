@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "engine/base/file.h"
 #include "engine/base/json.h"
@@ -84,8 +85,9 @@ std::vector<TaskMeasure> MeasuresIn(const Json& record) {
   if (values == record.end() || !values->is_object()) return measures;
   const Json errors = record.value("task_errors", Json::object());
   for (const auto& [name, value] : values->items()) {
-    if (!value.is_number()) continue;
-    TaskMeasure& measure = measures.emplace_back(TaskMeasure{.name = name, .value = value.get<double>()});
+    if (!value.is_number() && !value.is_null()) continue;
+    const double number = value.is_null() ? std::numeric_limits<double>::infinity() : value.get<double>();
+    TaskMeasure& measure = measures.emplace_back(TaskMeasure{.name = name, .value = number});
     const bool known = errors.is_object() && errors.contains(name) && errors[name].is_number();
     if (known) measure.standard_error = errors[name].get<double>();
   }
@@ -124,12 +126,10 @@ std::vector<TaskMeasure> LastMeasures(const std::string& run) {
   if (!CheckRegularOrAbsent(path).ok()) return last;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    if (line.find("\"tasks\"") == std::string::npos) continue;
+    if (line.find("\"validation_loss\"") == std::string::npos) continue;
     const absl::StatusOr<Json> json = ParseJson(line, path);
     if (!json.ok() || !json->is_object()) continue;
-    std::vector<TaskMeasure> measures = MeasuresIn(*json);
-    if (measures.empty()) continue;
-    last = std::move(measures);
+    last = MeasuresIn(*json);
     iteration = IterationOf(*json);
   }
   AddDeviations(run, iteration, &last);
@@ -179,7 +179,9 @@ std::vector<TaskStatistics> StatisticsOfTasks(const std::vector<std::vector<Task
 }
 
 std::string WithMargin(double value, const std::optional<double>& margin) {
-  return margin ? fmt::format("{:.4g} ± {:.2g}", value, *margin) : fmt::format("{:.4g}", value);
+  if (!std::isfinite(value)) return "overflows";
+  const bool known = margin && std::isfinite(*margin);
+  return known ? fmt::format("{:.4g} ± {:.2g}", value, *margin) : fmt::format("{:.4g}", value);
 }
 
 }  // namespace engine::study

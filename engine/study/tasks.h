@@ -12,8 +12,8 @@ namespace engine::study {
 
 // A measure of a task, as a record of an evaluation has it under "tasks" and "task_errors".
 struct TaskMeasure {
-  std::string name;  // "lambada/acc"
-  double value = 0;
+  std::string name;                           // "lambada/acc"
+  double value = 0;                           // ∞ where it overflows, which a record has as null
   std::optional<double> standard_error = {};  // over the task's examples
   // How far each of its units moved it, and a hash of what they are (evaluate/results.h); empty where nothing is known.
   std::vector<double> deviations = {};
@@ -27,7 +27,8 @@ std::vector<TaskMeasure> MeasuresIn(const nlohmann::json& record);
 // that file, they are left without.
 void AddDeviations(const std::string& run, std::int64_t iteration, std::vector<TaskMeasure>* measures);
 
-// Of the last evaluation that RUN/metrics.jsonl tells of, with their deviations; none where there is no such file.
+// Of the last evaluation that RUN/metrics.jsonl tells of, with their deviations; none where there is no such file, or that evaluation
+// asked no tasks.
 std::vector<TaskMeasure> LastMeasures(const std::string& run);
 
 struct TaskDifference {
@@ -56,7 +57,7 @@ struct TaskStatistics {
 std::vector<TaskStatistics> StatisticsOfTasks(const std::vector<std::vector<TaskMeasure>>& first,
                                               const std::vector<std::vector<TaskMeasure>>& runs);
 
-// "0.3258 ± 0.0127"; without a margin the number alone.
+// "0.3258 ± 0.0127"; without a margin the number alone; "overflows" of what is no number.
 std::string WithMargin(double value, const std::optional<double>& margin);
 
 }  // namespace engine::study

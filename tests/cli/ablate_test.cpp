@@ -261,6 +261,15 @@ TEST_CASE("ablate: all variants are checked before the first one starts") {
   CHECK(Contains(lost.output, "/nowhere/at/all"));
   CHECK(Contains(lost.output, "variant 'lost' cannot run"));
   CHECK(!fs::exists(nowhere.out));
+
+  const TinyStudy asked(
+      "[variants.plain]\n[variants.asked]\nevaluation.interval = 1\nevaluation.tasks = "
+      "[\"lambada=/nowhere/tasks.jsonl\"]\n");
+  const ProgramResult task = RunProgram(asked.Command());
+  CHECK(task.exit_code == 1);
+  CHECK_MESSAGE(Contains(task.output, "/nowhere/tasks.jsonl"), task.output);
+  CHECK(Contains(task.output, "variant 'asked' cannot run"));
+  CHECK(!fs::exists(asked.out));
 }
 
 TEST_CASE("ablate: a run that fails does not stop the others, and is told") {

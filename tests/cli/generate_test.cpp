@@ -133,6 +133,13 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   std::memcpy(last.data(), array.data() + 128 + 300 * sizeof(float), 300 * sizeof(float));
   CHECK(std::max_element(last.begin(), last.end()) - last.begin() == numbers[2]);
 
+  const ProgramResult longer =
+      RunProgram(generate + " --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --tokens-out --tokens 1");
+  CHECK(longer.exit_code == 0);
+  CHECK_MESSAGE(
+      Contains(longer.output, "note: the prompt has 17 tokens, of which the model sees the last 16\n"),
+      longer.output);
+
   const auto refused = [&](const std::string& arguments, int exit_code, const std::string& part) {
     const ProgramResult result = RunProgram(generate + arguments);
     INFO(arguments << ": " << result.output);
@@ -155,10 +162,19 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   refused(" --tokens-out --tokens-in 5 --end-token 300", 1,
           "--end-token 300 is no token id: there are 0 to 299");
   refused(" --tokens-out --tokens-in none.txt", 1, "--tokens-in: cannot open none.txt: No such file");
-  refused(
-      " --tokens-out --tokens-in '84 x'", 1,
-      "--tokens-in: cannot open 84 x: No such file or directory; where it is to be token ids and no file, "
-      "they are whole numbers with blanks or commas between them, or a JSON list\n");
+  refused(" --tokens-out --tokens-in 84x", 1,
+          "--tokens-in: cannot open 84x: No such file or directory; where it is to be token ids and no file, "
+          "they are whole numbers with blanks between them, or a JSON list\n");
+  refused(" --tokens-out --tokens-in '84 x'", 1, "--tokens-in:1:4: error: 'x' is no token id\n");
+  refused(" --tokens-out --tokens-in '84 -1'", 1, "--tokens-in:1:4: error: id -1 is outside");
+  data::WriteFile(folder / "ids.jsonl", "[5]\n[6, 300]\n");
+  refused(" --tokens-out --prompts " + folder / "ids.jsonl", 1,
+          folder / "ids.jsonl" + ": prompt 2: token ids:1:3: error: id 300 is");
+  data::WriteFile(folder / "prompts.gz", "\x1F\x8B\x08");
+  refused(" --tokens-out --prompts " + folder / "prompts.gz", 1, "is compressed");
+  refused(" --prompt x --chat-template none.jinja", 1, "--chat-template is of conversations");
+  refused(" --tokens-in 5 --tokens-out --seed 18446744073709551616", 2,
+          "is no whole number from 0 to 18446744073709551615");
   refused(" --tokens-out --tokens-in " + folder.path(), 1, "cannot read: Is a directory");
   refused(" --tokens-in 5 --prompt x", 2, "--tokens-in");
   refused(" --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --logits " + npy, 1,

@@ -225,6 +225,11 @@ TEST_CASE("tasks: deviations give the errors of measures, and of their differenc
   REQUIRE(kept["measures"]["acc"].size() == 5);
   CHECK(kept["measures"]["perplexity"][4].get<double>() ==
         doctest::Approx(a.measures[1].deviations[4]).epsilon(1e-5));
+  TaskResult overflowing = a;
+  overflowing.measures[1].deviations[2] = std::numeric_limits<double>::infinity();
+  const nlohmann::json left = nlohmann::json::parse(DeviationsText(30, std::vector{overflowing}));
+  CHECK(left["tasks"][a.task]["measures"].contains("acc"));
+  CHECK_FALSE(left["tasks"][a.task]["measures"].contains("perplexity"));
   WriteText(dir.path() + "/five.jsonl", lines + "{\"text\": \"y d\"}\n");
   CHECK(MakeTask(*settings, tokenizer, 301, 8, 5)->contents != task->contents);
 }
@@ -243,7 +248,10 @@ TEST_CASE("tasks: what is wrong with a line of examples is said with its place")
   CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", "z"], "answer": 2})") ==
         "bad.jsonl:1: error: \"answer\" must be the number of the right choice, from 0 to 1");
   CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", "z"]})") ==
-        "bad.jsonl:1: error: \"answer\" must be the number of the right choice, from 0 to 1");
+        "bad.jsonl:1: error: the key \"answer\" is missing");
+  CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "answer": 0})") ==
+        "bad.jsonl:1: error: the key \"choices\" is missing");
+  CHECK(ErrorOfExamples("lambada", "a text\n").ends_with("; each line of this task is a JSON object"));
   CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", ""], "answer": 1})") ==
         "bad.jsonl:1: error: a choice is empty, so it has no length to divide by");
   CHECK(ErrorOfExamples("lambada", R"({"text": "a b "})") ==

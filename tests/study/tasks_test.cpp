@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "tests/data/temp_dir.h"
 
@@ -26,14 +27,20 @@ TEST_CASE("tasks of runs: the last evaluation's, from metrics.jsonl") {
                   "{\"iteration\": 2, \"validation_loss\": 3, \"tasks\": {\"a/acc\": 0.5, \"b/acc\": 1, "
                   "\"c/acc\": null}, "
                   "\"task_errors\": {\"a/acc\": 0.03}}\n"
-                  "{\"iteration\": 3, \"validation_loss\": 3}\n{\"tasks\"");
+                  "{\"iteration\": 3, \"loss\": 2}\n{\"tasks\"");
   const std::vector<TaskMeasure> measures = LastMeasures(folder.path());
-  REQUIRE(measures.size() == 2);
+  REQUIRE(measures.size() == 3);
   CHECK(measures[0].name == "a/acc");
   CHECK(measures[0].value == 0.5);
   CHECK(measures[0].standard_error == 0.03);
   CHECK_FALSE(measures[1].standard_error);
+  CHECK(std::isinf(measures[2].value));  // it overflows, which JSON has no number for
   CHECK(LastMeasures(folder / "none").empty());
+  // What an evaluation before the last one came to is not what the run came to.
+  data::WriteFile(folder / "metrics.jsonl",
+                  "{\"iteration\": 2, \"validation_loss\": 3, \"tasks\": {\"a/acc\": 0.5}}\n"
+                  "{\"iteration\": 3, \"validation_loss\": 3}\n");
+  CHECK(LastMeasures(folder.path()).empty());
 }
 
 TEST_CASE("tasks of runs: differences with their margins") {
@@ -47,6 +54,10 @@ TEST_CASE("tasks of runs: differences with their margins") {
   CHECK(IsNear(1.959963984540054 * 0.05, differences[1].margin));
   CHECK(WithMargin(0.25, differences[1].margin) == "0.25 ± 0.098");
   CHECK(WithMargin(0.25, std::nullopt) == "0.25");
+  const double infinity = std::numeric_limits<double>::infinity();
+  CHECK(WithMargin(0.25, infinity) == "0.25");
+  CHECK(WithMargin(infinity, 1.0) == "overflows");
+  CHECK(WithMargin(infinity - infinity, std::nullopt) == "overflows");
 }
 
 TEST_CASE("tasks of runs: what was asked the same is compared example by example") {
