@@ -76,12 +76,6 @@ void AdaptersHaveARank(const RuleContext& c) {
   }
 }
 
-void AdaptersHaveWeights(const RuleContext& c) {
-  if (c.IsDefault("lora.rank") || c.recipe.lora.rank == 0 || !c.recipe.training.weights_from.empty()) return;
-  c.Note({"lora.rank", "training.weights_from"},
-         "adapters are trained beside weights that are drawn and stay so: training.weights_from names none");
-}
-
 std::vector<std::string> AllKeys() {
   std::vector<std::string> keys = {"guard",
                                    "schedule.kind",
@@ -104,9 +98,7 @@ bool HasDefaultValue(std::string_view key, const Recipe& recipe) {
 }
 
 std::vector<Rule> UnusedRules() {
-  return {{AllKeys(), KeysAreRead},
-          {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank},
-          {{"lora.rank", "training.weights_from"}, AdaptersHaveWeights}};
+  return {{AllKeys(), KeysAreRead}, {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank}};
 }
 
 }  // namespace engine::recipe
