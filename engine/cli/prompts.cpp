@@ -29,6 +29,10 @@ absl::StatusOr<std::string> ReadPromptBytes(std::FILE* file, const std::string& 
     if (text.size() > kMost) return InvalidArgument("{}: more than {} bytes", name, kMost);
   }
   if (std::ferror(file) != 0) return Unavailable("{}: cannot read: {}", name, std::strerror(errno));
+  for (const std::string_view magic : {"\x1F\x8B", "\x28\xB5\x2F\xFD"}) {  // of gzip and Zstandard
+    if (text.starts_with(magic))
+      return InvalidArgument("{}: it is compressed; unpacked, it would be read", name);
+  }
   return text;
 }
 
@@ -41,10 +45,6 @@ absl::StatusOr<WrittenIds> ReadPromptFile(const char* option, const std::string&
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(given.c_str(), "re"), std::fclose);
   if (file == nullptr) return NotFound("{}: cannot open {}: {}", option, given, std::strerror(errno));
   ASSIGN_OR_RETURN(std::string text, ReadPromptBytes(file.get(), given));
-  for (const std::string_view magic : {"\x1F\x8B", "\x28\xB5\x2F\xFD"}) {  // of gzip and Zstandard
-    if (text.starts_with(magic))
-      return InvalidArgument("{}: {} is compressed; unpacked, it would be read", option, given);
-  }
   return WrittenIds{given, std::move(text)};
 }
 

@@ -342,7 +342,7 @@ class CachedDecoder : public Decoder {
     return absl::OkStatus();
   }
 
-  // Of numbers of four bytes, as all are that are read here.
+  // The tensors that are read so have numbers of four bytes.
   static const std::byte* BytesOf(const TensorView& view) { return static_cast<const std::byte*>(view.data); }
   static std::int64_t ByteCount(const TensorView& view) {
     ENGINE_CHECK(SizeOf(view.dtype) == sizeof(float), "{} where numbers have four bytes", Name(view.dtype));

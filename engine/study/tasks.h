@@ -27,8 +27,8 @@ std::vector<TaskMeasure> MeasuresIn(const nlohmann::json& record);
 // that file, they are left without.
 void AddDeviations(const std::string& run, std::int64_t iteration, std::vector<TaskMeasure>* measures);
 
-// Of the last evaluation that RUN/metrics.jsonl tells of, with their deviations; none where there is no such file, or that evaluation
-// asked no tasks.
+// The measures of the last evaluation that RUN/metrics.jsonl tells of, with their deviations; none where there is no such file, or
+// that evaluation asked no tasks.
 std::vector<TaskMeasure> LastMeasures(const std::string& run);
 
 struct TaskDifference {

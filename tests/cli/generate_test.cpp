@@ -171,7 +171,8 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   refused(" --tokens-out --prompts " + folder / "ids.jsonl", 1,
           folder / "ids.jsonl" + ": prompt 2: token ids:1:3: error: id 300 is");
   data::WriteFile(folder / "prompts.gz", "\x1F\x8B\x08");
-  refused(" --tokens-out --prompts " + folder / "prompts.gz", 1, "is compressed");
+  refused(" --tokens-out --prompts " + folder / "prompts.gz", 1, "prompts.gz: it is compressed");
+  refused(" --tokens-out --prompts - < " + folder / "prompts.gz", 1, "standard input: it is compressed");
   refused(" --prompt x --chat-template none.jinja", 1, "--chat-template is of conversations");
   refused(" --tokens-in 5 --tokens-out --seed 18446744073709551616", 2,
           "is no whole number from 0 to 18446744073709551615");

@@ -28,7 +28,7 @@ struct BackwardParams {
   AttentionView dk, dv;
 };
 
-// What a thread block carries out at a time.
+// An item is the work that a thread block carries out at a time.
 struct BackwardItem {
   int sample, kv, block;  // of keys
 };

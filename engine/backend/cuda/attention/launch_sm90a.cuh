@@ -106,9 +106,9 @@ struct RunForward {
   cudaError_t Launch() const {
     // Biases of pairs leave shared memory for 64 keys of wide heads.
     constexpr int kBlock = kBiases == Biases::kOfPairs && kE > 128 ? 64 : kKeys;
-    // Of short heads three warpgroups fill the tensor cores better, but a tile of 192 queries has more that is masked: it is for
-    // long sequences, and where the tile meets few blocks of keys, as in a window or in shorter sequences, each warpgroup passes by those that
-    // it does not see. Draws, caps or biases of pairs of three would not fit their registers.
+    // Where heads are short three warpgroups fill the tensor cores better than two, but more of their tile of 192 queries is masked. So
+    // long sequences have three; and where such a tile meets few blocks of keys, in a window or a shorter sequence, each warpgroup
+    // passes by the blocks that it does not see. Draws, caps or biases of pairs of three would not fit their registers.
     if constexpr (kE == 64 && !kDropout && !kCapped && kBiases != Biases::kOfPairs) {
       constexpr std::int64_t kLeast = 2048;
       constexpr std::int64_t kLong = 4096;

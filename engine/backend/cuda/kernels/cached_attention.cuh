@@ -41,7 +41,7 @@ __device__ __forceinline__ void KeepToken(const CachedAttention& p, std::int64_t
         ToKeep<Stored>(static_cast<const T*>(p.v)[from * p.value_width + e]);
 }
 
-// What a block makes one element of: a query's head, from its keys of chunk blockIdx.x.
+// The result whose elements a block makes: that of a query's head, by its keys of chunk blockIdx.x.
 struct PartOfHead {
   std::int64_t row;   // token · heads + head
   std::int64_t head;  // of those here

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads, kOwnKeysBlocks) AttendOwnKeys(Cached
   const std::int64_t at_slot = (max(slot, std::int64_t{0}) * p.rows * p.heads + head) * width + element;
   const Stored* const keys = static_cast<const Stored*>(p.keys) + at_slot;
   const Stored* const values = static_cast<const Stored*>(p.values) + at_slot;
-  // Of the chunk's keys, that which this lane reads by load i of the block's step that begins at key `begin`.
+  // Load i of the block's step that begins at the chunk's key `begin` brings this lane that key.
   const auto key_of = [&](int begin, int i) { return begin + (warp * kLoads + i) * kKeys + group; };
   const auto load = [&](const Stored* from, int begin, Raw(&to)[kLoads]) {
 #pragma unroll
