@@ -252,6 +252,20 @@ TEST_CASE("what evaluations are to be is noted where there are none") {
   CHECK(LoadBase({"evaluation.interval=2", "evaluation.iterations=5"}).diagnostics.empty());
 }
 
+TEST_CASE("tasks without evaluations are one error, and no note besides") {
+  const LoadResult lost = LoadBase({"evaluation.interval=0", "evaluation.tasks=[\"lambada=some.jsonl\"]"});
+  CHECK_FALSE(lost.ok());
+  CHECK(lost.diagnostics.size() == 1);
+}
+
+TEST_CASE("what becomes of long documents is noted where none are packed") {
+  const LoadResult unused = LoadBase({"data.long_documents=drop"});
+  CHECK(unused.ok());
+  REQUIRE(unused.diagnostics.size() == 1);
+  CHECK(Format(unused.diagnostics[0])
+            .starts_with("--set:1:21: note: data.long_documents is not used: data.packing is \"none\"\n"));
+}
+
 TEST_CASE("an interval of sinks is noted where no sink that is named has one") {
   const LoadResult unused =
       LoadBase({"logging.sinks=[\"prometheus\"]", "logging.prometheus.port=9400", "logging.sink_interval=5"});
