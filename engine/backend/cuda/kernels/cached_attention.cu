@@ -30,7 +30,12 @@ constexpr int kTileHeads = 16;
 template <typename Stored, int kWidth, int kValueWidth>
 struct Layout {
   static constexpr int kElement = sizeof(Stored);
-  static constexpr int kStages = (kWidth + kValueWidth) * kElement > 512 ? 2 : 3;
+  // Of narrow numbers four blocks have room in a multiprocessor.
+  static constexpr int kStages = (kWidth + kValueWidth) * kElement > 512 ||
+                                         (kElement == 1 && kWidth + kValueWidth > 192)
+                                     ? 2
+                                     : 3;
+  static constexpr int kBlocks = kElement == 1 && kWidth + kValueWidth <= 256 ? 4 : 1;
   static constexpr int kKeyRow = kWidth * kElement + 16;
   static constexpr int kValueRow = kValueWidth * kElement + 16;
   static constexpr int kStage = kTileKeys * (kKeyRow + kValueRow);  // of a warp
@@ -199,8 +204,10 @@ struct Warp {
     return kNarrow ? tile / 2 * 16 + lane % 4 * 4 + 2 * i + tile % 2 : 8 * tile + lane % 4 * 2 + i;
   }
 
-  // `head`: of row lane / 4; slopes of both rows, and what their products are multiplied by.
-  __device__ __forceinline__ void Take(std::int64_t tile, int stage, std::int64_t head, int heads,
+  // `head`: of row lane / 4; slopes of both rows, and what their products are multiplied by. kHalves: of the 16 rows, those of heads
+  // lie in the first eight, or in all.
+  template <int kHalves>
+  __device__ __forceinline__ void Take(std::int64_t tile, int stage, std::int64_t head, int heads, bool bends,
                                        const float (&slope)[2], const float (&scale)[2],
                                        RunningTile<kValueWidth>* running) const {
     const unsigned char* const k = stages + stage * L::kStage;
@@ -208,41 +215,57 @@ struct Warp {
     float s[2][4] = {};
     Scores(k, s);
     const std::int64_t start = first + tile * kTileKeys;
+    const auto there = static_cast<int>(min(std::int64_t{kTileKeys}, end - start));  // keys
+    const auto key_of = [&](int n, int i) { return 8 * n + lane % 4 * 2 + i; };
+    if (bends) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = lane / 4 + 8 * half;
-      float top = running->top[half];
+      for (int half = 0; half < kHalves; ++half) {
+        if (lane / 4 + 8 * half >= heads) continue;
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const std::int64_t j = start + 8 * n + lane % 4 * 2 + i;
-          float& score = s[n][2 * half + i];
-          score = j < end && row < heads
-                      ? Bent<T>(p, score * scale[half], slope[half], head + 8 * half, position, j - position)
-                      : kNone;
-          top = fmaxf(top, score);
+        for (int i = 0; i < 4; ++i) {
+          float& score = s[i / 2][2 * half + i % 2];
+          const std::int64_t distance = start + min(key_of(i / 2, i % 2), there - 1) - position;
+          score = Bent<T>(p, score * scale[half], slope[half], head + 8 * half, position, distance);
         }
       }
+    } else {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[i / 2][2 * half + i % 2] *= scale[half] * kLog2E;
+      }
+    }
+    if (there < kTileKeys) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (key_of(i / 2, i % 2) >= there) s[i / 2][2 * half + i % 2] = kNone;
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      float top = fmaxf(fmaxf(s[0][2 * half], s[0][2 * half + 1]), fmaxf(s[1][2 * half], s[1][2 * half + 1]));
+      top = fmaxf(top, running->top[half]);
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-      const float shrink = exp2f(running->top[half] - top);
-      float sum = 0;
+      if (__any_sync(kAllLanes, top > running->top[half])) {  // after the first tiles few are
+        const float shrink = exp2f(running->top[half] - top);
+        running->sum[half] *= shrink;
+        running->top[half] = top;
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& score = s[n][2 * half + i];
-          score = score > kNone ? exp2f(score - top) : 0.0F;
-          sum += score;
+        for (int e = 0; e < kValueWidth / 8; ++e) {
+          running->o[e][2 * half] *= shrink;
+          running->o[e][2 * half + 1] *= shrink;
         }
       }
-      running->sum[half] = running->sum[half] * shrink + sum;
-      running->top[half] = top;
+      // Each tile has a key: the largest score is one of a key, and of what is no key this is 0.
 #pragma unroll
-      for (int e = 0; e < kValueWidth / 8; ++e) {
-        running->o[e][2 * half] *= shrink;
-        running->o[e][2 * half + 1] *= shrink;
+      for (int i = 0; i < 4; ++i) {
+        float& score = s[i / 2][2 * half + i % 2];
+        score = exp2f(score - top);
+        running->sum[half] += score;
       }
     }
     AddValues(v, s, running);
@@ -251,7 +274,8 @@ struct Warp {
 
 // grid: chunks, kv heads × tiles of 16 query heads, samples.
 template <typename T, typename Stored, int kWidth, int kValueWidth>
-__global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int chunks) {
+__global__ void __launch_bounds__(kThreads, Layout<Stored, kWidth, kValueWidth>::kBlocks)
+    AttendTiles(CachedAttention p, int chunks) {
   using L = Layout<Stored, kWidth, kValueWidth>;
   using Warp = Warp<T, Stored, kWidth, kValueWidth>;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -339,6 +363,7 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
 #pragma unroll
   for (int stage = 0; stage < L::kStages - 1; ++stage) EndCopyGroup();
   float scale[2] = {p.scale, p.scale};
+  const bool bends = p.softcap > 0 || p.biases != nullptr || p.alibi;
   for (std::int64_t t = 0; t < mine; ++t) {
     const std::int64_t next = t + L::kStages - 1;
     if (next < mine) of.Fetch(warp + kWarps * next, static_cast<int>(next % L::kStages));
@@ -353,7 +378,14 @@ __global__ void __launch_bounds__(kThreads) AttendTiles(CachedAttention p, int c
     } else {
       __syncwarp();
     }
-    of.Take(warp + kWarps * t, static_cast<int>(t % L::kStages), row_head, heads, slope, scale, &running);
+    const std::int64_t tile = warp + kWarps * t;
+    if (heads > kTileHeads / 2) {
+      of.template Take<2>(tile, static_cast<int>(t % L::kStages), row_head, heads, bends, slope, scale,
+                          &running);
+    } else {
+      of.template Take<1>(tile, static_cast<int>(t % L::kStages), row_head, heads, bends, slope, scale,
+                          &running);
+    }
     __syncwarp();
   }
   if (mine == 0) {
