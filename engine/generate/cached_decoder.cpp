@@ -263,10 +263,15 @@ class CachedDecoder : public Decoder {
                    host.logical.elements());
       const std::int64_t held = host.shape.elements(1, host.shape.rank());
       const std::int64_t of_sample = host.logical.elements(1, host.logical.rank());
-      for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
-        const std::int64_t token = held > 1 ? LogicalIndex(host.extent.dims[1], i % held) : 0;
-        const std::int64_t at = (FirstSample(host) + i / held) * of_sample + token;
-        host.as<std::int32_t>()[i] = numbers[static_cast<std::size_t>(at)];
+      const std::int64_t samples = host.shape[0];
+      const auto* from = numbers.data() + FirstSample(host) * of_sample;
+      auto* to = host.as<std::int32_t>();
+      for (std::int64_t sample = 0; sample < samples; ++sample, from += of_sample, to += held) {
+        if (held == 1) {
+          *to = *from;
+          continue;
+        }
+        for (std::int64_t i = 0; i < held; ++i) to[i] = from[LogicalIndex(host.extent.dims[1], i)];
       }
       return absl::OkStatus();
     };

@@ -61,6 +61,7 @@ class HeapOfTokens {
     left_.pop_back();
     return next;
   }
+  std::size_t most() const { return left_.size(); }
 
  private:
   static bool ComesAfter(const Likelihood& a, const Likelihood& b) { return IsLikelier(b, a); }
@@ -72,6 +73,7 @@ class ListOfTokens {
  public:
   ListOfTokens(std::span<const Likelihood> tokens, bool has_all) : tokens_(tokens), has_all_(has_all) {}
   bool has_all() const { return has_all_; }
+  std::size_t most() const { return tokens_.size(); }
   std::optional<Likelihood> Next() {
     if (next_ == tokens_.size()) return std::nullopt;
     return tokens_[next_++];
@@ -89,8 +91,12 @@ struct Cut {
   double highest;                                           // logit
   double total;                                             // of all weights
   double enough = std::numeric_limits<double>::infinity();  // a sum of probabilities
+  bool in_float = false;                                    // weights, as the sums are that a device tells
 
-  double WeightOf(double logit) const { return std::exp((logit - highest) / options.temperature); }
+  double WeightOf(double logit) const {
+    const double exponent = (logit - highest) / options.temperature;
+    return in_float ? static_cast<double>(std::exp(static_cast<float>(exponent))) : std::exp(exponent);
+  }
 };
 
 // The tokens that top_p and min_p leave, and their probabilities before these leave any out. Nullopt: not all of them are known.
@@ -98,6 +104,7 @@ struct Cut {
 template <typename Tokens, typename Weight>
 std::optional<std::vector<Likelihood>> Left(const Cut& cut, Tokens* tokens, const Weight& weight_of) {
   std::vector<Likelihood> left;
+  left.reserve(std::min(tokens->most(), std::size_t{128}));
   const double least = cut.options.min_p / cut.total;
   double sum = 0;
   while (const std::optional<Likelihood> one = tokens->Next()) {
@@ -118,6 +125,7 @@ std::optional<std::vector<Likelihood>> LeftOfTop(Cut cut, Tokens* tokens) {
   if (count == 0)
     return Left(cut, tokens, [&](const Likelihood& logit) { return cut.WeightOf(logit.value); });
   std::vector<Likelihood> top;  // weights
+  top.reserve(std::min(count, tokens->most()));
   cut.total = 0;
   while (top.size() < count) {
     const std::optional<Likelihood> one = tokens->Next();
@@ -246,7 +254,7 @@ std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const Sampli
   const double highest = likeliest.tokens.front().value;
   const double total = std::exp(likeliest.tempered_log_sum - highest / rounded.temperature);
   ListOfTokens tokens(likeliest.tokens, /*has_all=*/false);
-  Cut cut = {.options = rounded, .highest = highest, .total = total};
+  Cut cut = {.options = rounded, .highest = highest, .total = total, .in_float = true};
   if (IsPlain(options)) cut.enough = uniform;
   const std::optional<std::vector<Likelihood>> left = LeftOfTop(cut, &tokens);
   if (!left) return std::nullopt;

@@ -426,6 +426,33 @@ GpuCases LossCases() {
         logits.Set(e, logits.Get(e) + (e % 5000 % 256 >= 128 ? 4 : 0));
     };
   }
+  // Vocabularies of more groups than a block has slots; all logits equal, or each a hundred times: the lowest ids count.
+  struct Many {
+    const char* what;
+    std::int64_t classes;
+    std::function<double(std::int64_t column, double logit)> logit;
+  };
+  for (const Many& of : {Many{"as they are", 400000, [](std::int64_t, double logit) { return logit; }},
+                         Many{"all equal", 50257, [](std::int64_t, double) { return 1.0; }},
+                         Many{"each of 500 often", 50257,
+                              [](std::int64_t column, double) { return static_cast<double>(column % 500); }},
+                         Many{"the last ones largest", 9000, [](std::int64_t column, double) {
+                                return static_cast<double>(column / 64);
+                              }}}) {
+    for (const std::int64_t count : {1, 128}) {
+      cases.push_back({.base = {&ops::kTopLogits,
+                                fmt::format("{} of {} classes, {}", count, of.classes, of.what),
+                                {{{2, 1, of.classes + 7}}, Make({2}, Input::kPositive)},
+                                {{"classes", of.classes}, {"count", count}},
+                                of.classes / 128 + 16,
+                                true}});
+      cases.back().adjust = [of](Tensors* inputs) {
+        Tensor& logits = (*inputs)[0];
+        for (std::int64_t e = 0; e < logits.elements(); ++e)
+          logits.Set(e, of.logit(e % (of.classes + 7), logits.Get(e)));
+      };
+    }
+  }
   const Shape tokens = {8, 1021};
   const Input many = Make(tokens, Input::kLabels, 1000);
   cases.push_back({.base = {&ops::kLossWeight, "8168 tokens", {many}, {{"scale", 0.3}}, 1}});

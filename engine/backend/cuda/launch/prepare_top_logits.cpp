@@ -17,8 +17,7 @@ absl::StatusOr<Enqueue> PrepareTopLogits(Device&, const LaunchArgs& args) {
   const std::int64_t count = args.outputs[0].shape[1];
   if (count > kMostTopLogits)
     return Unimplemented("top_logits: the {} largest, and a block sorts {}", count, kMostTopLogits);
-  RETURN_IF_ERROR(
-      ExpectScratch("top_logits", args, CutTopLogits(logits.shape[0], logits.shape[2], count).bytes));
+  RETURN_IF_ERROR(ExpectScratch("top_logits", args, CutTopLogits(logits.shape[0], logits.shape[2]).bytes));
   const TopLogits top = {.dtype = logits.dtype,
                          .samples = logits.shape[0],
                          .rows = logits.shape[1],

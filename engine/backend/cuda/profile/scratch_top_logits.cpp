@@ -4,9 +4,9 @@
 
 namespace engine::backend::cuda {
 
-std::int64_t TopLogitsScratch(Types inputs, Types outputs, const graph::Attributes&, const CudaTarget&) {
+std::int64_t TopLogitsScratch(Types inputs, Types, const graph::Attributes&, const CudaTarget&) {
   const Shape& logits = inputs[0].shape;
-  return CutTopLogits(logits[0], logits[2], outputs[0].shape[1]).bytes;
+  return CutTopLogits(logits[0], logits[2]).bytes;
 }
 
 }  // namespace engine::backend::cuda
