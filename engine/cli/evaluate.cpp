@@ -78,7 +78,9 @@ absl::Status CheckSamplesFile(const std::string& path) {
 void PrintResult(const evaluate::TaskResult& result) {
   Print(stdout, "{}: {} example{}, {} tokens predicted{}\n", result.task, result.examples,
         result.examples == 1 ? "" : "s", result.tokens,
-        result.truncated > 0 ? fmt::format(", {} contexts cut at their beginning", result.truncated) : "");
+        result.truncated == 1  ? ", 1 context cut at its beginning"
+        : result.truncated > 1 ? fmt::format(", {} contexts cut at their beginnings", result.truncated)
+                               : "");
   for (const evaluate::Measure& measure : result.measures) {
     Print(stdout, "  {:<20} {:>10.5g}", measure.name, measure.value);
     if (measure.standard_error) Print(stdout, " ± {:.2g}", *measure.standard_error);

@@ -266,6 +266,10 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
   AddPromptOptions(command, &arguments->prompts);
   AddAnswerOptions(command, arguments.get());
   AddSamplingOptions(command, &arguments->options.sampling);
+  // Where logits are written nothing is drawn.
+  for (const char* of_answer : {"--tokens", "--stop", "--end-token", "--temperature", "--top-k", "--top-p",
+                                "--min-p", "--repetition-penalty", "--seed"})
+    command->get_option("--logits")->excludes(command->get_option(of_answer));
   command->footer(
       "Ctrl-C ends the text with what there is.\n"
       "Exit codes: 0 continued; 1 no whole checkpoint, the model could not run, or a signal came before all "

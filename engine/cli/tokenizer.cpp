@@ -133,6 +133,9 @@ absl::Status DecodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArgu
 int Tokenize(const TokenizeArguments& arguments) {
   const absl::StatusOr<std::unique_ptr<tokenizer::Pipeline>> pipeline = OpenPipeline(arguments.tokenizer);
   if (!pipeline.ok()) return FailTokenizer(pipeline.status());
+  const tokenizer::Description& description = (*pipeline)->description();
+  if (arguments.add_template && description.before.empty() && description.behind.empty())
+    Print(stderr, "note: {} has no template: nothing is put around a text\n", ShownPath(arguments.tokenizer));
   const absl::StatusOr<OpenFile> file = OpenInput(arguments.input);
   if (!file.ok()) return FailTokenizer(file.status());
   const std::string name = arguments.input == "-" ? "standard input" : ShownPath(arguments.input);
@@ -198,12 +201,14 @@ void AddTokenizeCommand(CLI::App& app, int* exit_code) {
                    "a list of ids")
       ->check(CLI::IsMember({"text", "lines", "jsonl"}))
       ->capture_default_str();
-  command->add_flag("--decode", arguments->decode, "Read ids and print text");
+  CLI::Option* decode = command->add_flag("--decode", arguments->decode, "Read ids and print text");
   command->add_flag(
       "--special", arguments->special,
       "Special tokens in a text are tokens, not characters; with --decode they are printed, not left out");
-  command->add_flag("--template", arguments->add_template,
-                    "Put the special tokens of the template around each text");
+  command
+      ->add_flag("--template", arguments->add_template,
+                 "Put the special tokens of the template around each text")
+      ->excludes(decode);
   command->footer("Exit codes: 0 printed; 1 the tokenizer or the input will not do; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Tokenize(*arguments); });
 }

@@ -121,7 +121,7 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
 
   // Logits of each token of the prompt, in NumPy's form; the last row's largest is the token that comes next.
   const std::string npy = folder / "logits.npy";
-  const ProgramResult silent = RunProgram(generate + " --tokens-in '5 299' --logits " + npy);
+  const ProgramResult silent = RunProgram("generate " + out + " --tokens-in '5 299' --logits " + npy);
   CHECK(silent.exit_code == 0);
   CHECK(silent.output.empty());
   const std::string array = data::ReadFile(npy);
@@ -178,10 +178,18 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
           "is no whole number from 0 to 18446744073709551615");
   refused(" --tokens-out --tokens-in " + folder.path(), 1, "cannot read: Is a directory");
   refused(" --tokens-in 5 --prompt x", 2, "--tokens-in");
-  refused(" --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --logits " + npy, 1,
-          "the prompt has 17 tokens, but the model's window is 16 (data.sequence_length)");
-  refused(" --tokens-in 5 --logits " + npy + " --tokens-out", 2, "--logits");
-  refused(" --tokens-in 5 --logits /none/x.npy", 1, "/none/");
+  refused(" --tokens-in 5 --logits " + npy, 2, "--logits excludes --t");
+  const auto refused_of_logits = [&](const std::string& arguments, int exit_code, const std::string& part) {
+    const ProgramResult result = RunProgram("generate " + out + arguments);
+    INFO(arguments << ": " << result.output);
+    CHECK(result.exit_code == exit_code);
+    CHECK(Contains(result.output, part));
+  };
+  refused_of_logits(" --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --logits " + npy, 1,
+                    "the prompt has 17 tokens, but the model's window is 16 (data.sequence_length)");
+  refused_of_logits(" --tokens-in 5 --logits " + npy + " --tokens-out", 2, "--logits excludes --tokens-out");
+  refused_of_logits(" --tokens-in 5 --logits " + npy + " --stop x", 2, "--logits excludes --stop");
+  refused_of_logits(" --tokens-in 5 --logits /none/x.npy", 1, "/none/");
   refused(" --prompt x --vocab v", 2, "--merges");
 }
 

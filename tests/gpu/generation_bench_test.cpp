@@ -249,9 +249,11 @@ TEST_CASE("generation bench: prefill" * doctest::skip()) {
 TEST_CASE("generation bench: two GPUs" * doctest::skip()) {
   if (HasTwoGpus()) Bench("llama3-8b", 2112, {1, 64}, {.tp = 2});
 }
-TEST_CASE("generation bench: slots over two GPUs" * doctest::skip()) {
+TEST_CASE("generation bench: slots of Llama-3 8B over two GPUs" * doctest::skip()) {
+  if (HasTwoGpus()) Bench("llama3-8b", 2112, {2, 64, 128}, {.dp = 2});
+}
+TEST_CASE("generation bench: slots of DeepSeek-V2-Lite over two GPUs" * doctest::skip()) {
   if (!HasTwoGpus()) return;
-  Bench("llama3-8b", 2112, {2, 64, 128}, {.dp = 2});
   for (const BenchForm& layout : {BenchForm{.dp = 2}, BenchForm{.ep = 2}})
     Bench("deepseek-v2-lite", 2112, {2, 64, 128}, layout);
 }
