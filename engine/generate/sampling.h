@@ -67,7 +67,7 @@ std::int32_t DrawToken(std::span<const Likelihood> distribution, double uniform)
 // DrawToken of the Distribution, without making more of it than the draw asks for.
 absl::StatusOr<std::int32_t> ChooseToken(std::span<const float> logits, std::span<const std::int32_t> seen,
                                          const SamplingOptions& options, double uniform);
-// The same but for the rounding of the sums, of what is known; nullopt: the draw asks for more. `likeliest` is of the options'
+// The same but for the rounding of sums and weights to fp32, of what is known; nullopt: the draw asks for more. `likeliest` is of the options'
 // temperature.
 std::optional<std::int32_t> ChooseToken(const Likeliest& likeliest, const SamplingOptions& options,
                                         double uniform);

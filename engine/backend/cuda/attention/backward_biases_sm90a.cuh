@@ -20,7 +20,7 @@ struct BiasGradients {
   __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
                                          int key) {
     const TileNote t = GetNote<TileNote>(tile_note);
-    head_here = t.of_biases;
+    head_here = t.head_of_biases();
     corner = key - static_cast<int>(threadIdx.x) % kWarp / 4 - t.position - first_query;
     __syncwarp();  // all lanes have read the note before one of them gives it back
   }
@@ -65,7 +65,7 @@ struct PairGradients {
   __device__ __forceinline__ void Locate(const BackwardParams&, std::uint32_t tile_note, int first_query,
                                          int key) {
     const TileNote t = GetNote<TileNote>(tile_note);
-    head = t.of_biases;
+    head = t.head_of_biases();
     query = t.position + first_query + static_cast<int>(threadIdx.x) % 4 * 2;
     first_key = key;
     __syncwarp();  // all lanes have read the note before one of them gives it back

@@ -155,7 +155,6 @@ struct BackwardWorker {
   __device__ __forceinline__ void Step(int key, Ring<Form::kStages>* ring, BackwardState<Form>& s,
                                        BiasGradientsOf<Form>& biases, BlockNote* end) const {
     const Common& c = p.common;
-    const float far_bias = FarBias<Form>(c, key, GetNote<TileNote>(memory.tile_note(ring->stage)));
     hopper::WaitFor(memory.do_full(ring->stage), ring->parity);
     hopper::PinAll(s.d_scores);
     hopper::BeginProducts();
@@ -165,7 +164,7 @@ struct BackwardWorker {
     Probabilities<Form>(
         c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.block_note(),
         {Form::kOfPairs && p.boxes_biases ? memory.biases(ring->stage) : 0, worker * 64 + warp * 16},
-        far_bias, memory.lse(ring->stage), s, bend);
+        memory.lse(ring->stage), s, bend);
     if constexpr (Form::kOfPairs) Meet(kBiasesRead, 2 * kWarpgroup);  // gradients take their place
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.d_scores);

@@ -149,9 +149,25 @@ struct SightNote {
 struct TileNote {
   int position;
   std::uint32_t head, epoch;  // of the draws
-  int of_biases;              // trained ones: the head; linear: the bits of the slope, times log2(e)
+  // Linear biases: the bits of the slope, times log2(e). Trained ones: the head, and by distance, above it, the bits of its first bias.
+  int of_biases;
   __device__ __forceinline__ float slope() const { return __int_as_float(of_biases); }
+  __device__ __forceinline__ int head_of_biases() const { return of_biases & 0xFFFF; }
+  // Times log2(e).
+  template <typename T>
+  __device__ __forceinline__ float first_bias() const {
+    const auto bits = static_cast<unsigned short>(static_cast<std::uint32_t>(of_biases) >> 16);
+    return ToFloat(reinterpret_cast<const T&>(bits)) * kLog2E;
+  }
 };
+
+template <typename Form>
+__device__ __forceinline__ int NoteOfBiases(const Common& c, int head) {
+  if constexpr (Form::kBiases == Biases::kLinear) return __float_as_int(SlopeOf(c, head));
+  if constexpr (Form::kBiases != Biases::kByDistance) return head;
+  const auto* const all = static_cast<const unsigned short*>(c.biases);
+  return head | static_cast<int>(static_cast<std::uint32_t>(__ldg(all + head * (2 * c.distance + 1))) << 16);
+}
 
 template <typename Form>
 __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
@@ -201,7 +217,7 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
         hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
         PutNote<TileNote>(memory.tile_note(ring.stage),
                           {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
-                           Form::kBiases == Biases::kLinear ? __float_as_int(SlopeOf(c, head)) : head});
+                           NoteOfBiases<Form>(c, head)});
         const HeadPlace queries = {0, t.row, g, item.kv, item.sample};
         std::uint32_t bytes = Form::Q::kBytes + kRowsBytes;
         if constexpr (Form::kOfPairs) {
@@ -324,7 +340,7 @@ __device__ __forceinline__ void WeighWithPairBiases(const Common& c, int key, co
     }
     return;
   }
-  const BiasesByPair<T> biases(c, t.of_biases);
+  const BiasesByPair<T> biases(c, t.head_of_biases());
   const int position = t.position + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
@@ -340,18 +356,31 @@ __device__ __forceinline__ void WeighWithPairBiases(const Common& c, int key, co
   }
 }
 
-// The bias by distance of a tile's queries and a warp's keys, of which this thread has `key`, where all of them have the same one.
+// Scores times `unit`, and the bias of each one's distance, that of scores[0] being `distance`. Eight keys further on distances are those of
+// eight queries before: each bias is looked up once.
 template <typename Form>
-__device__ __forceinline__ float FarBias(const Common& c, int key, const TileNote& t) {
-  if constexpr (Form::kBiases != Biases::kByDistance) return 0;
-  return BiasesByDistance<typename Form::T>(c, t.of_biases).At(key - t.position);
+__device__ __forceinline__ void AddNearBiases(const BiasesByDistance<typename Form::T>& biases, int distance,
+                                              float unit, BackwardState<Form>& s) {
+  float of_next_keys[2] = {biases.At(distance + 8), biases.At(distance + 7)};
+#pragma unroll
+  for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float bias = biases.At(distance - 8 * i - e);
+      float& score = s.scores[4 * i + e];
+      float& of_next = s.scores[4 * i + 2 + e];
+      score = fmaf(score, unit, bias);
+      of_next = fmaf(of_next, unit, of_next_keys[e]);
+      of_next_keys[e] = bias;
+    }
+  }
 }
 
 // Probabilities of scores in pairs, negative where dropped; `bend`: pairs of d(score) of d(scaled product); `note`: of the
-// block, in shared memory, with sights behind it; `far_bias`: FarBias.
+// block, in shared memory, with sights behind it.
 template <typename Form>
 __device__ __forceinline__ void Probabilities(const Common& c, int key, const TileNote& t, std::uint32_t note,
-                                              const BoxedBiases& boxed, float far_bias, std::uint32_t lse,
+                                              const BoxedBiases& boxed, std::uint32_t lse,
                                               BackwardState<Form>& s,
                                               std::uint32_t (&bend)[BackwardState<Form>::kBends]) {
   using T = typename Form::T;
@@ -393,15 +422,19 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
     });
   } else {
     const int corner = key - lane / 4 - t.position;  // of the warp's first key
-    if (corner + 15 <= -c.distance || corner - (Form::kScoreQueries - 1) >= c.distance) {
-      weigh(
-          [&](float x, float factor, float of_row, int, int) { return fmaf(x, factor, far_bias - of_row); });
+    const BiasesByDistance<T> biases(c, t.head_of_biases());
+    const bool is_low = corner + 15 <= -c.distance;
+    float unit = c.scale_log2;  // of what scores are multiplied by and what is added to all of them
+    float bias = 0;
+    if (is_low) {
+      bias = t.first_bias<T>();
+    } else if (corner - (Form::kScoreQueries - 1) >= c.distance) {
+      bias = biases.At(c.distance);
     } else {
-      const BiasesByDistance<T> biases(c, t.of_biases);
-      weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
-        return fmaf(x, factor, biases.At(key + of_key - position - of_query) - of_row);
-      });
+      AddNearBiases<Form>(biases, key - position, unit, s);
+      unit = 1;
     }
+    weigh([&](float x, float, float of_row, int, int) { return fmaf(x, unit, bias - of_row); });
   }
   const int2 all = LoadIntPair(note + BackwardMemory<Form>::kNoteBytes +
                                static_cast<int>(threadIdx.x) / kWarpgroup * static_cast<int>(sizeof(Sight)));

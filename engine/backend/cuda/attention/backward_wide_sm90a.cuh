@@ -136,7 +136,6 @@ struct WideWorker {
     const Common& c = p.common;
     TileNote note = GetNote<TileNote>(memory.tile_note(ring->stage));
     note.position += worker * Form::kScoreQueries;
-    const float far_bias = FarBias<Form>(c, key, note);
     hopper::WaitFor(memory.do_full(do_ring->stage), do_ring->parity);
     hopper::PinAll(s.d_scores);
     hopper::BeginProducts();
@@ -146,7 +145,7 @@ struct WideWorker {
     const std::uint32_t boxed =
         memory.biases(ring->stage) + worker * Form::kScoreQueries * Form::PairBiases::kRowBytes;
     Probabilities<Form>(c, key, note, memory.block_note(),
-                        {Form::kOfPairs && p.boxes_biases ? boxed : 0, warp * 16}, far_bias,
+                        {Form::kOfPairs && p.boxes_biases ? boxed : 0, warp * 16},
                         memory.lse(ring->stage) + numbers, s, bend);
     if constexpr (Form::kOfPairs) Meet(kWideBiasesRead, 2 * kWarpgroup);  // gradients take their place
     hopper::WaitForProducts<0>();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/backend/cuda/attention/sm90a.cuh"
+#include "engine/backend/cuda/kernels/mma.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 
@@ -50,7 +51,8 @@ template <typename T, int kScoreQueries>
 struct DistanceSums {
   static constexpr int kEights = kScoreQueries / 8;
 
-  float low = 0, high = 0;  // a thread's part of what the first bias and the last one have gathered
+  // What the first bias and the last one have gathered is a quarter of the sum of these over a warp's threads.
+  float low = 0, high = 0;
 
   // `scores`: gradients of the scores of 16 keys and kScoreQueries queries, pairs as a product's second operand from registers
   // has them; `corner`: how far behind the first query the first key stands; sums_of(): this head's sums.
@@ -71,8 +73,8 @@ struct DistanceSums {
     low = WarpSum(low);
     high = WarpSum(high);
     if (threadIdx.x % kWarp == 0) {
-      AddTo(sums, low);
-      AddTo(sums + 2 * farthest, high);
+      AddTo(sums, low / 4);
+      AddTo(sums + 2 * farthest, high / 4);
     }
     __syncwarp();
     low = high = 0;
@@ -82,87 +84,115 @@ struct DistanceSums {
   // The sums of one warp's threads, of which the one that adds changes from tile to tile.
   static __device__ __forceinline__ void AddTo(float* sum, float value) { atomicAdd(sum, value); }
 
+  // Of two of the warp's 16 rows, which four threads get: tensor cores multiply them by ones.
   static __device__ __forceinline__ float SumOf(const std::uint32_t (&scores)[kScoreQueries / 4]) {
-    float2 sum = {0, 0};
+    const std::uint32_t ones = PairFromFloat(T(), 1.0F, 1.0F);
+    float sums[4] = {};
 #pragma unroll
-    for (const std::uint32_t pair : scores) {
-      const float2 two = PairToFloat(T(), pair);
-      sum.x += two.x;
-      sum.y += two.y;
+    for (int i = 0; i < kScoreQueries / 4; i += 4)
+      MultiplyTile(T(), sums, {scores[i], scores[i + 1], scores[i + 2], scores[i + 3]}, ones, ones);
+    return sums[0] + sums[2];
+  }
+
+  // Sums over two lanes of kCount numbers, of which the lane keeps those whose lowest bit is `bit`, and its partner the others.
+  template <int kCount>
+  static __device__ __forceinline__ void SumHalves(const float (&x)[kCount], bool bit, int partner,
+                                                   float (&kept)[(kCount + 1) / 2]) {
+#pragma unroll
+    for (int i = 0; i < (kCount + 1) / 2; ++i) {
+      const float low = x[2 * i];
+      const float high = 2 * i + 1 < kCount ? x[2 * i + 1] : 0.0F;
+      kept[i] = (bit ? high : low) + __shfl_sync(kAllLanes, bit ? low : high, partner);
     }
-    return sum.x + sum.y;
   }
 
   // A thread has pairs of row r = lane / 4, c = 2 · (lane % 4) and c + 1 of each square of 8 × 8. What is of one distance lies on
-  // a diagonal: of squares, and within them.
+  // a diagonal: of squares, and within them. Eight diagonals of squares at a time, the rows' lanes add up what they have of them, and
+  // row r keeps that of the r-th: with each exchange a lane keeps half of them.
   __device__ __forceinline__ void AddNear(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
                                           int farthest, float* sums) {
     constexpr int kDiagonals = kEights + 2;  // of squares: distances corner + 8 · (n − kEights) + 0 to 7
-    constexpr int kKept = (kDiagonals + 7) / 8;
+    __syncwarp();
+    AddDiagonals<0, kDiagonals>(scores, corner, farthest, sums);
+    __syncwarp();
+  }
+
+  // Sums of the two squares of a warp's rows that are on diagonal n.
+  static __device__ __forceinline__ float2 OfSquares(const std::uint32_t (&scores)[kScoreQueries / 4],
+                                                     int n) {
+    float2 sum = {0, 0};
+    const int i = kEights - n;  // the square of the first rows, −1 of it that of the last ones
+    if (i >= 0 && i < kEights) sum = PairToFloat(T(), scores[2 * i]);
+    if (i + 1 >= 0 && i + 1 < kEights) {
+      const float2 other = PairToFloat(T(), scores[2 * (i + 1) + 1]);
+      sum.x += other.x;
+      sum.y += other.y;
+    }
+    return sum;
+  }
+
+  template <int kFirst, int kDiagonals>
+  __device__ __forceinline__ void AddDiagonals(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
+                                               int farthest, float* sums) {
+    constexpr int kCount = kDiagonals - kFirst < 8 ? kDiagonals - kFirst : 8;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int row = lane / 4;
     const int column = lane % 4;
     const bool odd = row % 2 != 0;
     const int k = row / 2;
-    // Sums of the two squares of a warp's rows that are on diagonal n.
-    const auto of_squares = [&](int n) -> float2 {
-      float2 sum = {0, 0};
-      const int i = kEights - n;  // the square of the first rows, −1 of it that of the last ones
-      if (i >= 0 && i < kEights) sum = PairToFloat(T(), scores[2 * i]);
-      if (i + 1 >= 0 && i + 1 < kEights) {
-        const float2 other = PairToFloat(T(), scores[2 * (i + 1) + 1]);
-        sum.x += other.x;
-        sum.y += other.y;
-      }
-      return sum;
-    };
-    const int to_next = (lane & ~3) | ((column + 1) & 3);
-    const int to_one = ((k ^ 1) << 3) | (lane & 4) | ((column + (k ^ 1) - k) & 3);
-    const int to_two = ((k ^ 2) << 3) | (lane & 4) | ((column + 2) & 3);
-    float2 kept[kKept];
+    // Numbers of distance 2s, mod 8 in the square, where s = k − column (mod 4), and those of distance 2s − 1, where s is that of the
+    // column before it in odd rows.
+    float even[kCount];
+    float below[kCount];
+    float2 above = OfSquares(scores, kFirst);
 #pragma unroll
-    for (int i = 0; i < kKept; ++i) kept[i] = {0, 0};
-    float2 above = of_squares(0);
-#pragma unroll
-    for (int n = 0; n < kDiagonals; ++n) {
+    for (int n = 0; n < kCount; ++n) {
       const float2 at = above;
-      above = of_squares(n + 1);
+      above = OfSquares(scores, kFirst + n + 1);
       // Where the key stands behind the query within the square, this diagonal of squares counts, elsewhere the next one.
       const float first = row >= 2 * column ? at.x : above.x;
       const float second = row >= 2 * column + 1 ? at.y : above.y;
-      // Lanes exchange so that `even` is a part of the sum of distance 2s and `below` of 2s − 1 (mod 8) in the square, where s =
-      // k − column (mod 4).
-      const float moved = __shfl_sync(kAllLanes, first, to_next);
-      float even = odd ? second : first;
-      float below = odd ? moved : second;
-      even += __shfl_xor_sync(kAllLanes, even, 4);
-      below += __shfl_xor_sync(kAllLanes, below, 4);
-      even += __shfl_sync(kAllLanes, even, to_one);
-      below += __shfl_sync(kAllLanes, below, to_one);
-      even += __shfl_sync(kAllLanes, even, to_two);
-      below += __shfl_sync(kAllLanes, below, to_two);
-      if (row == n % 8) kept[n / 8] = {even, below};
+      even[n] = odd ? second : first;
+      below[n] = odd ? first : second;
     }
-    const int s = (k - column) & 3;
+    // Lanes of the same s, in the row beside this one, in the next pair of rows, and in the next four.
+    const int beside = lane ^ 4;
+    const int beside_below = (beside & ~3) | ((odd ? column - 1 : column + 1) & 3);
+    const int to_one = ((k ^ 1) << 3) | (lane & 4) | ((column + (k ^ 1) - k) & 3);
+    const int to_two = ((k ^ 2) << 3) | (lane & 4) | ((column + 2) & 3);
+    constexpr int kHalf = (kCount + 1) / 2;
+    constexpr int kQuarter = (kHalf + 1) / 2;
+    constexpr int kEighth = (kQuarter + 1) / 2;
+    static_assert(kEighth == 1);
+    float even_half[kHalf];
+    float below_half[kHalf];
+    SumHalves(even, odd, beside, even_half);
+    SumHalves(below, odd, beside_below, below_half);
+    float even_quarter[kQuarter];
+    float below_quarter[kQuarter];
+    SumHalves(even_half, (k & 1) != 0, to_one, even_quarter);
+    SumHalves(below_half, (k & 1) != 0, to_one, below_quarter);
+    float even_kept[1];
+    float below_kept[1];
+    SumHalves(even_quarter, (k & 2) != 0, to_two, even_kept);
+    SumHalves(below_quarter, (k & 2) != 0, to_two, below_kept);
+
     const auto add = [&](int distance, float value) {
       if (distance <= -farthest) {
-        low += value;
+        low += 4 * value;
       } else if (distance >= farthest) {
-        high += value;
+        high += 4 * value;
       } else {
         AddTo(sums + distance + farthest, value);
       }
     };
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-      const int n = 8 * i + row;
-      if (n >= kDiagonals) break;
-      const int first = corner + 8 * (n - kEights);
-      add(first + 2 * s, kept[i].x);
-      add(first + ((2 * s - 1) & 7), kept[i].y);
+    if (row < kCount) {
+      const int first = corner + 8 * (kFirst + row - kEights);
+      add(first + 2 * ((k - column) & 3), even_kept[0]);
+      add(first + ((2 * (k - column + (odd ? 1 : 0)) - 1) & 7), below_kept[0]);
     }
-    __syncwarp();
+    if constexpr (kFirst + 8 < kDiagonals)
+      AddDiagonals<kFirst + 8, kDiagonals>(scores, corner, farthest, sums);
   }
 };
 

@@ -214,7 +214,7 @@ struct RoundSumsParams {
   AttentionView dq;
 };
 
-// dq of its sums, a block a tile of a head. Of a tile a warpgroup has what one of the backward pass has added at a time.
+// dq of its sums, a block a tile of a head, the last head first: what was added last is still in the L2 cache. Of a tile a warpgroup has what one of the backward pass has added at a time.
 constexpr int RoundThreads(int elements, int tile) {
   return tile / 64 * (elements / SumsColumns(elements, tile)) * kWarpgroup;
 }
@@ -222,8 +222,9 @@ template <typename T, int kE, int kTile, int kTurns>
 __global__ void __launch_bounds__(RoundThreads(kE, kTile))
     RoundSumsKernel(const __grid_constant__ RoundSumsParams p) {
   const Common& c = p.common;
-  const int tile = static_cast<int>(blockIdx.x) % c.tiles;
-  const int row_of_heads = static_cast<int>(blockIdx.x) / c.tiles;
+  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  const int tile = block % c.tiles;
+  const int row_of_heads = block / c.tiles;
   const int sample = row_of_heads / c.heads;
   const int head = row_of_heads - sample * c.heads;
   const int kv = head / c.group;
@@ -233,11 +234,11 @@ __global__ void __launch_bounds__(RoundThreads(kE, kTile))
   constexpr int kColumns = SumsColumns(kE, kTile);
   constexpr int kFours = kColumns / 8;  // of a thread
   const float4* from =
-      reinterpret_cast<const float4*>(p.sums + static_cast<std::int64_t>(blockIdx.x) * kTile * kE) +
+      reinterpret_cast<const float4*>(p.sums + static_cast<std::int64_t>(block) * kTile * kE) +
       worker * kFours * kWarpgroup + thread;
   float d[4 * kFours];
   const bool any =
-      p.turns[blockIdx.x * kTurns] > 0;  // blocks have added to it: none do where its queries see no key
+      p.turns[block * kTurns] > 0;  // blocks have added to it: none do where its queries see no key
 #pragma unroll
   for (int i = 0; i < kFours; ++i) {
     const float4 four = any ? __ldcs(from + i * kWarpgroup) : float4{0, 0, 0, 0};

@@ -65,8 +65,9 @@ CUtensorMap TensorMaps::Pairs(const HeadBox& box) {
 
 namespace {
 
-// A block 32 rows of a head: each of its warps adds every eighth part, in a fixed order.
-constexpr int kDistanceWarps = 8;
+// A block 32 rows of a head: each of its warps adds every 16th part, in a fixed order, and asks for several at a time.
+constexpr int kDistanceWarps = 16;
+constexpr int kPartsAtOnce = 8;
 __global__ void __launch_bounds__(kDistanceWarps* kWarp)
     DistanceSumsKernel(const __grid_constant__ DistanceSumsParams p) {
   __shared__ float of_warps[kDistanceWarps][kWarp];
@@ -75,10 +76,17 @@ __global__ void __launch_bounds__(kDistanceWarps* kWarp)
   const int head = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.x) * kWarp + lane;
   float sum = 0;
-  for (int part = warp; row < p.rows && part < p.batch * p.parts; part += kDistanceWarps) {
-    const int sample = part / p.parts;
-    const std::int64_t at = static_cast<std::int64_t>(sample * p.heads + head) * p.parts + part % p.parts;
-    sum += __ldcs(p.sums + at * p.rows + row);
+  for (int first = warp; row < p.rows && first < p.batch * p.parts; first += kPartsAtOnce * kDistanceWarps) {
+    float parts[kPartsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kPartsAtOnce; ++i) {
+      const int part = first + i * kDistanceWarps;
+      const int sample = part / p.parts;
+      const std::int64_t at = static_cast<std::int64_t>(sample * p.heads + head) * p.parts + part % p.parts;
+      parts[i] = part < p.batch * p.parts ? __ldcs(p.sums + at * p.rows + row) : 0.0F;
+    }
+#pragma unroll
+    for (const float part : parts) sum += part;
   }
   of_warps[warp][lane] = sum;
   __syncthreads();

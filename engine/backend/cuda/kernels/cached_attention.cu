@@ -30,7 +30,7 @@ constexpr int kTileHeads = 16;
 template <typename Stored, int kWidth, int kValueWidth>
 struct Layout {
   static constexpr int kElement = sizeof(Stored);
-  // Of narrow numbers four blocks have room in a multiprocessor.
+  // Of narrow numbers four blocks have room in a multiprocessor, where keys and values are not too wide for that.
   static constexpr int kStages = (kWidth + kValueWidth) * kElement > 512 ||
                                          (kElement == 1 && kWidth + kValueWidth > 192)
                                      ? 2
@@ -260,7 +260,8 @@ struct Warp {
           running->o[e][2 * half + 1] *= shrink;
         }
       }
-      // Each tile has a key: the largest score is one of a key, and of what is no key this is 0.
+      // Each tile has a key: the largest score is one of a key, and of what is no key this is 0. (Where biases have made all scores of
+      // a row −∞, it is 1 of values that are 0, until a key that is seen shrinks it to 0.)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = s[i / 2][2 * half + i % 2];

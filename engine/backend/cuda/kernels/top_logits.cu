@@ -1,7 +1,8 @@
 // Which logits of a row are the largest, in two kernels. Blocks of the first each look at a part of a row: at its sums, and at the
 // largest of each group of 16 logits, which one thread has. A block of the second has a whole row: as many groups as logits are wanted
 // have a largest one that is not below some bound, so that the logits that are wanted are not below it either. It looks at these groups
-// alone, and the few logits that it finds there take their places by being compared with each other.
+// alone, and the few logits that it finds there take their places by being compared with each other. Both may begin before what they
+// read is written (early.cuh): no pointer is __restrict__.
 #include "engine/backend/cuda/kernels/top_logits.h"
 
 #include "engine/backend/cuda/kernels/early.cuh"
@@ -52,8 +53,6 @@ struct Shared {
   uint2 warp_counts[2][kBlockWarps];
   int warp_sums[kBlockWarps];
   int bin, above, in_bin, next, keys;
-  float floats[kBlockWarps];
-  double doubles[kBlockWarps];
 };
 
 // Finds in `counts` the bin of the key that is the `wanted`-th of the largest: bin, how many keys are in bins above it, and how
@@ -213,8 +212,8 @@ struct Groups {
 
 // Puts the `wanted` largest classes of a row into shared.chosen, which holds zeros. `largest`: of each of its groups.
 template <typename T>
-__device__ void Choose(const T* __restrict__ row, int classes, const std::uint32_t* __restrict__ largest,
-                       int group_count, int wanted, Shared& shared) {
+__device__ void Choose(const T* row, int classes, const std::uint32_t* largest, int group_count, int wanted,
+                       Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const Groups groups(largest, group_count);
   if (thread == 0) shared.next = shared.keys = 0;
@@ -264,7 +263,7 @@ __device__ void Choose(const T* __restrict__ row, int classes, const std::uint32
       return;
     }
   }
-  // Very many are equal: the largest so far come before as many more as there is room for.
+  // Very many are equal, or lie in few groups: the largest so far come before as many more as there is room for.
   for (int begin = 0; begin < classes; begin += static_cast<int>(kTopLogitsPart) - kMost) {
     Key keys[kHeld];
 #pragma unroll
@@ -291,9 +290,8 @@ __device__ __forceinline__ const T* LastRow(const T* logits, int sample, int row
 // A block looks at one part of one sample's row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    TopOfPartsKernel(const T* __restrict__ logits, int rows, int columns, int classes,
-                     const float* __restrict__ temperatures, std::uint32_t* __restrict__ largest_out,
-                     float* __restrict__ numbers_out) {
+    TopOfPartsKernel(const T* logits, int rows, int columns, int classes, const float* temperatures,
+                     std::uint32_t* largest_out, float* numbers_out) {
   __shared__ float floats[kBlockWarps];
   __shared__ double doubles[kBlockWarps];
   LetNextBegin();
@@ -355,11 +353,9 @@ __device__ __forceinline__ float2 LogSumsOfRow(const float* numbers, int parts, 
 // A sample has two blocks: one finds the largest logits of its row, the other what the parts' sums come to.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    TopOfRowKernel(const T* __restrict__ logits, int rows, int columns, int classes, int parts, int count,
-                   std::int64_t first_class, const std::uint32_t* __restrict__ largest,
-                   const float* __restrict__ numbers_in, const float* __restrict__ temperatures,
-                   std::int32_t* __restrict__ tokens, float* __restrict__ values,
-                   float* __restrict__ log_sums) {
+    TopOfRowKernel(const T* logits, int rows, int columns, int classes, int parts, int count,
+                   std::int64_t first_class, const std::uint32_t* largest, const float* numbers_in,
+                   const float* temperatures, std::int32_t* tokens, float* values, float* log_sums) {
   __shared__ Shared shared;
   const int thread = static_cast<int>(threadIdx.x);
   const int sample = static_cast<int>(blockIdx.x);
