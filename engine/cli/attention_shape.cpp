@@ -123,6 +123,9 @@ std::string AllShapeKeys() {
 }
 
 absl::Status ReadShapeKey(std::string_view word, AskedAttention* shape, std::vector<std::string_view>* seen) {
+  word.remove_prefix(std::min(word.find_first_not_of(' '), word.size()));
+  word = word.substr(0, word.find_last_not_of(' ') + 1);
+  if (word.empty()) return InvalidArgument("a key is missing between two commas or behind the last one");
   const std::size_t equals = word.find('=');
   const std::string_view name = word.substr(0, equals);
   const auto* key =

@@ -64,9 +64,14 @@ absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& argumen
   return model;
 }
 
-// Before anything is computed whose samples could not be kept.
-absl::Status CheckSamplesFile(const std::string& path) {
+// Before anything is computed whose samples could not be kept, or would take the place of what is asked.
+absl::Status CheckSamplesFile(const std::string& path, const std::vector<std::string>& tasks) {
   std::error_code error;
+  ASSIGN_OR_RETURN(const std::vector<evaluate::TaskSettings> asked, evaluate::ReadTasks(tasks));
+  for (const evaluate::TaskSettings& task : asked) {
+    if (!path.empty() && fs::equivalent(path, task.file, error))
+      return InvalidArgument("--samples-out {}: it is the file of task {}", path, task.name);
+  }
   const fs::path folder = fs::absolute(path, error).parent_path();
   if (path.empty() || (fs::is_directory(folder, error) && !fs::is_directory(path, error)))
     return absl::OkStatus();
@@ -92,7 +97,7 @@ void PrintResult(const evaluate::TaskResult& result) {
 }
 
 absl::Status EvaluateTasks(EvaluateArguments& arguments) {
-  RETURN_IF_ERROR(CheckSamplesFile(arguments.samples_out));
+  RETURN_IF_ERROR(CheckSamplesFile(arguments.samples_out, arguments.options.tasks));
   ASSIGN_OR_RETURN(const train::EvaluatedModel model, OpenModel(arguments));
   const auto note = [](const std::string& text) { Print(stderr, "note: {}\n", text); };
   for (const std::string& text : model.notes) note(text);

@@ -247,6 +247,9 @@ void AddAnswerOptions(CLI::App* command, GenerateArguments* arguments) {
                    "Instead of continuing the prompt, write the logits that follow each of its tokens: a "
                    "file in NumPy's form (.npy), float32 [tokens, vocabulary]")
       ->type_name("FILE")
+      ->check([](const std::string& path) {
+        return path == "-" ? std::string("- is no file, and logits are written to one") : std::string();
+      })
       ->excludes(tokens_out)
       ->excludes(json);
   command

@@ -151,11 +151,11 @@ void AttentionIsFast(const AdviceSubject& s) {
   const bool is_fp32 = s.recipe.precision.compute == "fp32";
   if (!is_fp32 && s.recipe.precision.attention == "reference") {
     s.report.Warn("W209", {"precision.attention"},
-                  fmt::format("attention runs in the reference kernels; {}", SlowerBy(s.time)),
+                  fmt::format("attention runs in the reference kernels{}", SlowerBy(s.time, "; ")),
                   "precision.attention = \"fast\", which is refused where there is no fast kernel");
   } else {
     s.report.Warn("W209", {"precision.compute", "cluster.device"},
-                  fmt::format("{} has no fast kernel; {}", s.time.slow.front().why, SlowerBy(s.time)),
+                  fmt::format("{} has no fast kernel{}", s.time.slow.front().why, SlowerBy(s.time, "; ")),
                   is_fp32 ? "precision.compute = \"bf16\"" : "");
   }
 }
@@ -285,10 +285,12 @@ LongestWindow LongestWindowOf(const ModelSteps& steps) {
   return longest;
 }
 
-std::string SlowerBy(const predict::Prediction& time) {
+std::string SlowerBy(const predict::Prediction& time, std::string_view before) {
   const predict::SlowTime& slowest = time.slow.front();
-  std::string text = fmt::format("the reference kernels take {:.0f} times as long, an iteration {:.1f} times",
-                                 slowest.seconds / slowest.fast_s, time.iteration_s / time.fast_iteration_s);
+  if (slowest.seconds < 1.5 * slowest.fast_s) return "";  // no fast kernel could be much faster
+  std::string text =
+      fmt::format("{}the reference kernels take {:.0f} times as long, an iteration {:.1f} times", before,
+                  slowest.seconds / slowest.fast_s, time.iteration_s / time.fast_iteration_s);
   if (time.has_times())
     text += fmt::format(": {:.2f} s, not {:.2f} s", time.iteration_s, time.fast_iteration_s);
   return text;

@@ -46,8 +46,9 @@ struct LongestWindow {
 };
 LongestWindow LongestWindowOf(const ModelSteps& steps);
 
-// What reference kernels cost, of those that take most; some do (predict::Prediction::slow).
-std::string SlowerBy(const predict::Prediction& time);
+// What reference kernels cost, of those that take most, behind `before`; some do (predict::Prediction::slow). Nothing: they take
+// about as long as fast ones would.
+std::string SlowerBy(const predict::Prediction& time, std::string_view before);
 
 inline const char* LengthKey(const recipe::Recipe& recipe) {
   return recipe.training.iterations > 0 ? "training.iterations" : "training.samples";

@@ -165,7 +165,7 @@ void Refuse(const recipe::Recipe& recipe, const ModelSteps& steps, const plan::I
     ways.push_back(fmt::format("{}", fmt::join(family.takes, " and ")));
   }
   ways.push_back("precision.attention = \"reference\"");
-  if (!time.slow.empty()) ways.back() += ": " + SlowerBy(time);
+  if (!time.slow.empty()) ways.back() += SlowerBy(time, ": ");
   report.Error(causes.in_text, causes.keys,
                fmt::format("attention with {} has no fast kernel on {}: {}", fmt::join(causes.said, " and "),
                            recipe.cluster.device, fmt::join(lacks, "; ")),

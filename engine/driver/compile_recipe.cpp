@@ -167,6 +167,7 @@ void SetForGeneration(recipe::Recipe* recipe) {
   recipe->training.global_batch = SlotRanks(*recipe);
   recipe->training.rampup = {};
   recipe->data.documents = "across";  // a sequence is one document
+  recipe->data.packing = "none";
 }
 
 absl::StatusOr<plan::Plan> CompileGeneration(const recipe::Recipe& recipe,

@@ -145,7 +145,11 @@ class Rewriter {
     if (node.op == &ops::kEmbedding) return CheckRows(node);
     if (node.op != &ops::kAttention) return absl::OkStatus();
     if (!graph::IsCausal(node.attributes))
-      return Unimplemented("{} sees later tokens too, and generation makes one after the other", node.name);
+      return InvalidArgument(
+          "{} sees later tokens too, and generation makes one after the other: what it gives would depend on "
+          "what stands "
+          "in the place of those that are not made yet",
+          node.name);
     const auto tokens_of = [&](std::size_t input) { return from_.value(node.inputs[input]).type.shape[1]; };
     if (tokens_of(0) == tokens_ && tokens_of(1) == tokens_) return absl::OkStatus();
     return Unimplemented("{} is of {} queries and {} keys, where a sequence has {} tokens", node.name,

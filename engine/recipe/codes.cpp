@@ -139,7 +139,7 @@ const std::vector<Code>& Codes() {
        "The verifier reads every plan again from the beginning, and it found a fault in this one.",
        "Nothing is wrong with the recipe: report it."},
       {"E305", "no-fast-attention", "Attention in 16 bits has no fast kernel on the device",
-       "What no fast kernel takes would run in the reference kernels, some hundred times slower, which "
+       "What no fast kernel takes would run in the reference kernels, up to some hundred times slower, which "
        "would pass for a slow model. So a recipe has to ask for them. The message says for each family of "
        "fast kernels what it does not take, and docs/cuda-backend.md what each takes.",
        "The hint says what each family takes instead, the nearest first, and what an iteration is predicted "
@@ -200,7 +200,8 @@ const std::vector<Code>& Codes() {
        "a long sum are.",
        "gradient_dtype = \"fp32\"; or fewer microbatches."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
-       "These are plain kernels that are there to be compared with, some hundred times slower than fast "
+       "These are plain kernels that are there to be compared with, up to some hundred times slower than "
+       "fast "
        "ones: the message says what an iteration is predicted to take with them and with fast ones. "
        "Attention in float32 has no others, nor has a GPU before compute capability 8.0, and with "
        "precision.attention = \"reference\" a recipe asks for them. Else a recipe is refused whose "

@@ -201,7 +201,7 @@ Rows TrainingRows() {
           .Words({"fast", "reference"})
           .Doc("Kernels of attention in 16 bits on GPUs: fast ones, without which a recipe is refused, or "
                "the reference "
-               "ones, which take everything and make an iteration tens of times as long."),
+               "ones, which take everything and make an iteration up to tens of times as long."),
       FIELD(recompute.granularity)
           .Words({"none", "cheap", "selective", "full"})
           .Doc(

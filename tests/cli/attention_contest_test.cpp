@@ -69,7 +69,7 @@ TEST_CASE("attention contest: a SHAPE with all its keys") {
   CHECK(!all.packed);
   CHECK(all.dtype == DType::kF16);
   CHECK(!AskedOf("length=5,heads=1,head=8,mask=none").causal);
-  CHECK(AskedOf("length=10,heads=1,head=8,documents=3+7").documents == std::vector<std::int64_t>{3, 7});
+  CHECK(AskedOf("length=10, heads=1,head=8, documents=3+7 ").documents == std::vector<std::int64_t>{3, 7});
 }
 
 TEST_CASE("attention contest: a wrong SHAPE is refused, with what would be right") {
@@ -80,8 +80,8 @@ TEST_CASE("attention contest: a wrong SHAPE is refused, with what would be right
   for (const Wrong& wrong : {
            Wrong{"lenght=8,heads=1,head=64",
                  "there is no key 'lenght'; there are batch, length, heads, head, "},
-           Wrong{"", "there is no key ''"},
-           Wrong{"length=8,heads=1,head=64,", "there is no key ''"},
+           Wrong{"", "a key is missing between two commas or behind the last one"},
+           Wrong{"length=8,heads=1,head=64,", "a key is missing between two commas or behind the last one"},
            Wrong{"heads=1,head=64", "'length' is missing; an example: batch=8,length=1024,heads=20,head=64"},
            Wrong{"length=8,heads=1", "'head' is missing"},
            Wrong{"length=8,length=8,heads=1,head=64", "'length' stands twice"},

@@ -44,6 +44,11 @@ TEST_CASE("evaluate: perplexity, by float64 from the logits that generate writes
   const ProgramResult result = RunProgram("evaluate " + tiny.out + " --device cpu --json --task perplexity=" +
                                           tiny.folder / "one.txt" + " 2>/dev/null");
   REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  const ProgramResult same =
+      RunProgram("evaluate " + tiny.out + " --device cpu --task perplexity=" + tiny.folder / "one.txt" +
+                 " --samples-out " + tiny.folder / "one.txt");
+  CHECK(same.exit_code == 1);
+  CHECK(same.output.find("one.txt: it is the file of task perplexity") != std::string::npos);
   const json measures = JsonOf(result.output)[0]["measures"];
 
   std::string ids = "256";

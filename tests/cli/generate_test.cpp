@@ -178,7 +178,7 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
           "is no whole number from 0 to 18446744073709551615");
   refused(" --tokens-out --tokens-in " + folder.path(), 1, "cannot read: Is a directory");
   refused(" --tokens-in 5 --prompt x", 2, "--tokens-in");
-  refused(" --tokens-in 5 --logits " + npy, 2, "--logits excludes --t");
+  refused(" --tokens-in 5 --logits " + npy, 2, "--tokens excludes --logits");
   const auto refused_of_logits = [&](const std::string& arguments, int exit_code, const std::string& part) {
     const ProgramResult result = RunProgram("generate " + out + arguments);
     INFO(arguments << ": " << result.output);
@@ -187,9 +187,10 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   };
   refused_of_logits(" --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --logits " + npy, 1,
                     "the prompt has 17 tokens, but the model's window is 16 (data.sequence_length)");
-  refused_of_logits(" --tokens-in 5 --logits " + npy + " --tokens-out", 2, "--logits excludes --tokens-out");
-  refused_of_logits(" --tokens-in 5 --logits " + npy + " --stop x", 2, "--logits excludes --stop");
+  refused_of_logits(" --tokens-in 5 --logits " + npy + " --tokens-out", 2, "--tokens-out excludes --logits");
+  refused_of_logits(" --tokens-in 5 --logits " + npy + " --stop x", 2, "--stop excludes --logits");
   refused_of_logits(" --tokens-in 5 --logits /none/x.npy", 1, "/none/");
+  refused_of_logits(" --tokens-in 5 --logits -", 2, "- is no file, and logits are written to one");
   refused(" --prompt x --vocab v", 2, "--merges");
 }
 
@@ -319,6 +320,27 @@ TEST_CASE("generate: several prompts, stop strings, conversations, and a Hugging
   CHECK(RunProgram("generate " + model + ids).output == RunProgram("generate " + tiny.out + ids).output);
   CHECK(Contains(RunProgram("generate " + model + ids + " --context 17").output,
                  "--context 17: embedding.positions: 16 positions are fewer than the 17 of a sequence"));
+}
+
+TEST_CASE("generate: a run of packed documents in another layout, and a model that sees later tokens") {
+  const TinyRun tiny;
+  const std::string run = "run " + tiny.recipe + " --out " + tiny.out + " --set training.iterations=1";
+  const ProgramResult packed = RunProgram(run + " --set data.documents=masked --set data.packing=best_fit");
+  REQUIRE_MESSAGE(packed.exit_code == 0, packed.output);
+  const ProgramResult split =
+      RunProgram("generate " + tiny.out + " --tokens-in 5 --tokens-out --tokens 2 --tp 2");
+  CHECK_MESSAGE(split.exit_code == 0, split.output);
+
+  const std::string both_ways = tiny.folder / "both_ways.toml";
+  data::WriteFile(both_ways,
+                  "extends = \"tiny.toml\"\n[block.attention]\nsteps.core = { mask = \"none\" }\n");
+  const ProgramResult trained =
+      RunProgram("run " + both_ways + " --out " + tiny.folder / "both --set training.iterations=1");
+  REQUIRE_MESSAGE(trained.exit_code == 0, trained.output);
+  const ProgramResult refused =
+      RunProgram("generate " + tiny.folder / "both" + " --tokens-in 5 --tokens-out --tokens 2");
+  CHECK(refused.exit_code == 1);
+  CHECK_MESSAGE(Contains(refused.output, "sees later tokens too"), refused.output);
 }
 
 }  // namespace engine::cli

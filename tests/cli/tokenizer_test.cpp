@@ -23,9 +23,9 @@ TEST_CASE("tokenize: text becomes ids, and ids that text again") {
   const ProgramResult back = RunProgram("tokenize " + Gpt2Folder() + " --decode --input " + dir / "ids.txt");
   CHECK(back.exit_code == 0);
   CHECK(back.output == text);
-  const ProgramResult none =
-      RunProgram("tokenize " + Gpt2Folder() + " --template --input " + dir / "in.txt" + " 2>&1 >/dev/null");
-  CHECK(none.output == "note: " + Gpt2Folder() + " has no template: nothing is put around a text\n");
+  const ProgramResult none = RunProgram("tokenize " + Gpt2Folder() + " --template --input " + dir / "in.txt");
+  CHECK(none.output.find("note: " + Gpt2Folder() + " has no template: nothing is put around a text\n") !=
+        std::string::npos);
   CHECK(
       RunProgram("tokenize " + Gpt2Folder() + " --template --decode --input " + dir / "ids.txt").exit_code ==
       2);

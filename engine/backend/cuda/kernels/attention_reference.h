@@ -71,8 +71,6 @@ struct AttentionProblem {
   float* d_biases = nullptr;  // likewise, of the gradient where there are biases: added to
 };
 
-inline constexpr std::int64_t kAttentionReferenceMaxHead = 512;
-
 // Writes o and lse. A query that sees no key gets o = 0, and lse = −inf or its sink.
 void AttentionReference(const AttentionProblem& problem, cudaStream_t stream);
 

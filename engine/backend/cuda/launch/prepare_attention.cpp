@@ -16,6 +16,7 @@
 #include "engine/backend/cuda/launch/attention_contest.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/backend/cuda/profile/attention_tiles.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/base/attention_draws.h"
 #include "engine/graph/attention_inputs.h"

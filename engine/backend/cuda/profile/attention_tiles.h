@@ -7,6 +7,8 @@
 namespace engine::backend::cuda {
 
 inline constexpr std::int64_t kOwnMostElements = 256;  // of a head
+inline constexpr std::int64_t kAttentionReferenceMaxHead =
+    512;  // likewise, in the reference kernels, which take what others do not
 
 // The farthest distance that may have a bias of its own: scratch has a sum for each distance, for each warp of keys.
 inline constexpr std::int64_t kOwnMostDistance = 1024;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/backend/cuda/profile/attention_tiles.h"
 #include "engine/backend/cuda/profile/column_sums.h"
 #include "engine/backend/cuda/profile/few_rows.h"
 #include "engine/backend/cuda/profile/scratch.h"
@@ -123,6 +124,14 @@ std::string Lacks(const graph::OpDef& op, Types inputs, const graph::Attributes&
                   const CudaTarget& target) {
   const bool has = std::find(kKernels.begin(), kKernels.end(), op.name) != kKernels.end();
   if (!has) return std::string(op.name);
+  if (op.name == "attention" || op.name == "attention_packed") {
+    std::int64_t widest = 0;  // of q, k and v, or of the tensor of all of them
+    for (std::size_t i = 0; i < (op.name == "attention" ? 3U : 1U); ++i)
+      widest = std::max(widest, inputs[i].shape[inputs[i].shape.rank() - 1]);
+    if (widest > kAttentionReferenceMaxHead)
+      return fmt::format("{} with heads of {} elements, of which {} are the most", op.name, widest,
+                         kAttentionReferenceMaxHead);
+  }
   return attributes.Int("invariant", 0) != 0 ? LacksInvariant(op, inputs, attributes, target) : "";
 }
 
