@@ -154,9 +154,21 @@ void SetFamily(Settings* settings, std::vector<Diagnostic>* diagnostics) {
     return;
   }
   for (const Entry& entry : settings->text.entries) {
-    if (!entry.key.starts_with("model.")) continue;
-    add(ErrorAt(entry, fmt::format("{} is of a model with steps, and there is no model.main", entry.key),
-                "write main = [ steps ] in [model], or extend a file that has one"));
+    if (entry.key.starts_with("model.")) {
+      add(ErrorAt(entry, fmt::format("{} is of a model with steps, and there is no model.main", entry.key),
+                  "write main = [ steps ] in [model], or extend a file that has one"));
+    }
+    if (entry.key != "block") continue;
+    for (const Entry& block : entry.value.entries) {
+      add(ErrorAt(
+          block,
+          fmt::format(
+              "block.{} is of a model with steps, and there is no model.main: a decoder's blocks are as its "
+              "keys say",
+              block.key),
+          "`engine resolve --expand RECIPE` prints a decoder as steps, of which a file can be made that has "
+          "blocks to change"));
+    }
   }
   if (said != settings->values.end() && said->second.value == FieldValue(std::string(kTextFamily))) {
     add({Severity::kError, said->second.provenance.span,

@@ -325,15 +325,20 @@ TEST_CASE("generate: several prompts, stop strings, conversations, and a Hugging
 TEST_CASE("generate: a run of packed documents in another layout, and a model that sees later tokens") {
   const TinyRun tiny;
   const std::string run = "run " + tiny.recipe + " --out " + tiny.out + " --set training.iterations=1";
-  const ProgramResult packed = RunProgram(run + " --set data.documents=masked --set data.packing=best_fit");
+  const ProgramResult packed = RunProgram(
+      run + " --set data.tokenizer.kind=byte --set data.documents=masked --set data.packing=best_fit");
   REQUIRE_MESSAGE(packed.exit_code == 0, packed.output);
   const ProgramResult split =
       RunProgram("generate " + tiny.out + " --tokens-in 5 --tokens-out --tokens 2 --tp 2");
   CHECK_MESSAGE(split.exit_code == 0, split.output);
 
+  const ProgramResult steps = RunProgram("resolve --expand " + tiny.recipe);
+  REQUIRE_MESSAGE(steps.exit_code == 0, steps.output);
+  const std::string rest = data::ReadFile(tiny.recipe);
+  data::WriteFile(tiny.folder / "steps.toml", steps.output + rest.substr(rest.find("[data]")));
   const std::string both_ways = tiny.folder / "both_ways.toml";
   data::WriteFile(both_ways,
-                  "extends = \"tiny.toml\"\n[block.attention]\nsteps.core = { mask = \"none\" }\n");
+                  "extends = \"steps.toml\"\n[block.attention]\nsteps.core = { mask = \"none\" }\n");
   const ProgramResult trained =
       RunProgram("run " + both_ways + " --out " + tiny.folder / "both --set training.iterations=1");
   REQUIRE_MESSAGE(trained.exit_code == 0, trained.output);
