@@ -46,8 +46,8 @@ struct LongestWindow {
 };
 LongestWindow LongestWindowOf(const ModelSteps& steps);
 
-// What reference kernels cost, of those that take most, behind `before`; some do (predict::Prediction::slow). Nothing: they take
-// about as long as fast ones would.
+// `before`, and how much longer than fast ones the reference kernels take that take most; there are some in predict::Prediction::slow.
+// Empty where they take less than 1.5 times as long.
 std::string SlowerBy(const predict::Prediction& time, std::string_view before);
 
 inline const char* LengthKey(const recipe::Recipe& recipe) {

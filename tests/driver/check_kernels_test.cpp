@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/driver/advise_subject.h"
 #include "engine/graph/op.h"
 #include "tests/plan/plans.h"
 
@@ -108,6 +109,31 @@ TEST_CASE("kernels: float32, the reference kernels that a recipe asks for, and t
   CHECK(AskedKernels({"precision.compute=bf16"}, cuda) == "0 of 24");
   CHECK(AskedKernels({"precision.compute=fp32", "precision.attention=reference"}, cuda) == "0 of 24");
   CHECK(AskedKernels({"precision.compute=bf16", "precision.attention=reference"}, {}) == "0 of 24");
+}
+
+TEST_CASE("kernels: heads that the reference kernels do not take either are refused with the plan") {
+  const Sets wide = {"cluster.device=h200", "precision.compute=fp32", "model.attention.head_dim=520"};
+  const absl::StatusOr<plan::Plan> plan =
+      CompileUnverified(plan::TinyRecipe(false, wide), {.profile = backend::cuda::CudaProfile()});
+  REQUIRE(!plan.ok());
+  CHECK(Message(plan.status()).find("heads of 520 elements, of which 512 are the most") != std::string::npos);
+  CHECK(CompileUnverified(plan::TinyRecipe(false, {"cluster.device=h200", "precision.compute=fp32",
+                                                   "model.attention.head_dim=512"}),
+                          {.profile = backend::cuda::CudaProfile()})
+            .ok());
+}
+
+TEST_CASE("kernels: what the reference kernels cost is said where they cost much") {
+  predict::Prediction time;
+  time.iteration_s = 3;
+  time.fast_iteration_s = 2;
+  predict::SlowTime& slow = time.slow.emplace_back();
+  slow.seconds = 1.2;
+  slow.fast_s = 1;
+  CHECK(SlowerBy(time, "; ").empty());
+  slow.seconds = 4;
+  CHECK(SlowerBy(time, "; ")
+            .starts_with("; the reference kernels take 4 times as long, an iteration 1.5 times"));
 }
 
 }  // namespace engine::driver

@@ -161,6 +161,7 @@ struct TileNote {
   }
 };
 
+// TileNote::of_biases of a head.
 template <typename Form>
 __device__ __forceinline__ int NoteOfBiases(const Common& c, int head) {
   if constexpr (Form::kBiases == Biases::kLinear) return __float_as_int(SlopeOf(c, head));

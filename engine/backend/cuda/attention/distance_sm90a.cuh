@@ -51,7 +51,7 @@ template <typename T, int kScoreQueries>
 struct DistanceSums {
   static constexpr int kEights = kScoreQueries / 8;
 
-  // What the first bias and the last one have gathered is a quarter of the sum of these over a warp's threads.
+  // Summed over a warp's threads, `low` is four times what the first bias has gathered, and `high` four times that of the last one.
   float low = 0, high = 0;
 
   // `scores`: gradients of the scores of 16 keys and kScoreQueries queries, pairs as a product's second operand from registers
@@ -84,7 +84,7 @@ struct DistanceSums {
   // The sums of one warp's threads, of which the one that adds changes from tile to tile.
   static __device__ __forceinline__ void AddTo(float* sum, float value) { atomicAdd(sum, value); }
 
-  // Of two of the warp's 16 rows, which four threads get: tensor cores multiply them by ones.
+  // The sum of two of the warp's 16 rows, the same for the four threads that share these: tensor cores multiply rows by ones.
   static __device__ __forceinline__ float SumOf(const std::uint32_t (&scores)[kScoreQueries / 4]) {
     const std::uint32_t ones = PairFromFloat(T(), 1.0F, 1.0F);
     float sums[4] = {};

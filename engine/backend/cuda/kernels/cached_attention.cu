@@ -30,7 +30,7 @@ constexpr int kTileHeads = 16;
 template <typename Stored, int kWidth, int kValueWidth>
 struct Layout {
   static constexpr int kElement = sizeof(Stored);
-  // Of narrow numbers four blocks have room in a multiprocessor, where keys and values are not too wide for that.
+  // A multiprocessor has room for four blocks of caches in e4m3, where keys and values are not too wide for that.
   static constexpr int kStages = (kWidth + kValueWidth) * kElement > 512 ||
                                          (kElement == 1 && kWidth + kValueWidth > 192)
                                      ? 2

@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What a row's parts come to: {ln Σ exp z, ln Σ exp (z / temperature)}. One warp calls it.
+// Joins the sums of a row's parts to {ln Σ exp z, ln Σ exp (z / temperature)}, which all lanes get. One warp calls it.
 __device__ __forceinline__ float2 LogSumsOfRow(const float* numbers, int parts, float temperature) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float max = MinusInfinity();
