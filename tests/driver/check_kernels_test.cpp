@@ -10,6 +10,7 @@
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/driver/advise_subject.h"
 #include "engine/graph/op.h"
+#include "engine/ops/ops.h"
 #include "tests/plan/plans.h"
 
 namespace engine::driver {
@@ -111,16 +112,16 @@ TEST_CASE("kernels: float32, the reference kernels that a recipe asks for, and t
   CHECK(AskedKernels({"precision.compute=bf16", "precision.attention=reference"}, {}) == "0 of 24");
 }
 
-TEST_CASE("kernels: heads that the reference kernels do not take either are refused with the plan") {
-  const Sets wide = {"cluster.device=h200", "precision.compute=fp32", "model.attention.head_dim=520"};
-  const absl::StatusOr<plan::Plan> plan =
-      CompileUnverified(plan::TinyRecipe(false, wide), {.profile = backend::cuda::CudaProfile()});
-  REQUIRE(!plan.ok());
-  CHECK(Message(plan.status()).find("heads of 520 elements, of which 512 are the most") != std::string::npos);
-  CHECK(CompileUnverified(plan::TinyRecipe(false, {"cluster.device=h200", "precision.compute=fp32",
-                                                   "model.attention.head_dim=512"}),
-                          {.profile = backend::cuda::CudaProfile()})
-            .ok());
+// Of models written as steps; a decoder's key has a rule of its own.
+TEST_CASE("kernels: CUDA has none for heads that are wider than the reference kernels'") {
+  const auto lacks = [](std::int64_t head, std::int64_t value_head) {
+    const graph::TensorType q = {.shape = {1, 8, 2, head}, .dtype = DType::kF32};
+    const graph::TensorType v = {.shape = {1, 8, 2, value_head}, .dtype = DType::kF32};
+    return backend::cuda::CudaProfile().lacks(ops::kAttention, std::vector{q, q, v}, {});
+  };
+  CHECK(lacks(512, 512).empty());
+  CHECK(lacks(520, 128) == "attention with heads of 520 elements, of which 512 are the most");
+  CHECK(lacks(128, 520) == "attention with heads of 520 elements, of which 512 are the most");
 }
 
 TEST_CASE("kernels: what the reference kernels cost is said where they cost much") {
