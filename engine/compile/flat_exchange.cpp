@@ -25,11 +25,13 @@ bool IsPushed(const plan::Bucket& bucket, plan::AxisSet pushed) {
 void TakeSumScratch(const plan::Plan& plan, const plan::DeviceProfile& profile, const plan::Bucket& bucket,
                     plan::Instruction* instruction) {
   if (!profile.exchange_bytes) return;
-  const std::int64_t bytes = profile.exchange_bytes(plan::Collective::kReduceScatter, graph::Reduction::kSum,
-                                                    {{bucket.elements}, bucket.gradient_dtype},
+  plan::Conversion sum;
+  sum.collective = plan::Collective::kReduceScatter;
+  sum.push = true;
+  sum.axis = graph::Axis::kDp;
+  const std::int64_t bytes = profile.exchange_bytes(sum, {{bucket.elements}, bucket.gradient_dtype},
                                                     {{bucket.shard_elements()}, bucket.gradient_dtype},
-                                                    graph::Axis::kDp, plan.mesh.GroupSize(bucket.reduce),
-                                                    /*push=*/true);
+                                                    plan.mesh.GroupSize(bucket.reduce));
   instruction->scratch = {.elements = bytes, .dtype = DType::kU8};
 }
 

@@ -143,20 +143,6 @@ absl::Status CheckPushed(const recipe::Recipe& recipe, const plan::Mesh& mesh,
   return absl::OkStatus();
 }
 
-absl::Status CheckOrder(const recipe::Recipe& recipe, const plan::Mesh& mesh, const CompileOptions& options) {
-  const std::int64_t most = options.profile.ordered_ranks;
-  if (!recipe.generate.invariant || most == 0) return absl::OkStatus();
-  for (const graph::Axis axis : {graph::Axis::kTp, graph::Axis::kEp}) {
-    if (mesh.size(axis) <= most) continue;
-    return InvalidArgument(
-        "generate.invariant: the {} executor adds up what {} ranks of {} give in an order that depends on "
-        "how many tokens "
-        "there are; at most {} have one order",
-        options.profile.name, mesh.size(axis), graph::kAxisNames[static_cast<size_t>(axis)], most);
-  }
-  return absl::OkStatus();
-}
-
 // Then no other collective of NCCL runs beside those of buckets: two communicators at once could wait for
 // each other.
 bool ConversionsArePushed(const recipe::Recipe& recipe, plan::AxisSet pushed) {
@@ -209,11 +195,12 @@ void AddNotes(const recipe::Recipe& recipe, const CompileOptions& options, Polic
   NoteNotPushed(recipe, options, host, PushingBlock(recipe, options), options.profile.unreachable, policy);
 }
 
-// A reader adds in float32 what an exchange would have rounded: so the exchange itself adds where generation, whose plans may exchange in
-// another way, is to have the bits of training. It does, too, where what a rank gets is traced: a reader's terms lie in another rank's memory, or, where
-// ranks do not reach each other's, are summed already.
+// A reader adds in float32 what an exchange would have rounded: so the exchange itself adds, in one order, where generation, whose plans may exchange
+// in another way, is to have the bits of training. The exchange adds, too, where what a rank gets is traced: a reader's terms lie in another rank's
+// memory, or, where ranks do not reach each other's, are summed already.
 plan::Addition AdditionOf(const recipe::Recipe& recipe) {
-  if (recipe.generate.invariant || recipe.guard.trace) return plan::Addition::kByExchange;
+  if (recipe.generate.invariant) return plan::Addition::kInOrder;
+  if (recipe.guard.trace) return plan::Addition::kByExchange;
   return recipe.parallelism.exchange == "auto" ? plan::Addition::kByDirectReader : plan::Addition::kByReader;
 }
 
@@ -237,7 +224,6 @@ bool MayHoldUpHalves(const recipe::Recipe& recipe, const CompileOptions& options
 absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options) {
   const plan::Mesh mesh = plan::Mesh::Of(recipe.parallelism);
   RETURN_IF_ERROR(CheckPushed(recipe, mesh, options));
-  RETURN_IF_ERROR(CheckOrder(recipe, mesh, options));
   const plan::AxisSet pushed = PushedAxes(recipe, mesh, options);
   const bool halves = Halves(recipe, options) > 1;
   const bool conversions = ConversionsArePushed(recipe, pushed);

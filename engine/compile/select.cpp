@@ -94,14 +94,23 @@ class Selector {
     return node.axis == graph::Axis::kTp && whole.elements(0, dim) == 1;
   }
 
+  static bool IsSum(const LocalNode& node) {
+    const bool sums = node.collective == plan::Collective::kReduceScatter ||
+                      node.collective == plan::Collective::kAllReduce;
+    return sums && node.reduction == graph::Reduction::kSum;
+  }
+  // Whether every exchange of so many ranks adds up in order of rank.
+  bool HasOneOrder(std::int64_t members) const {
+    return in_.profile->ordered_ranks == 0 || members <= in_.profile->ordered_ranks;
+  }
+
   // Pushed sums of two ranks whose one reader adds the other's term.
   void FindLeftSums() {
-    if (!in_.profile->adds_part || in_.addition == plan::Addition::kByExchange) return;
+    if (!in_.profile->adds_part || in_.addition <= plan::Addition::kByExchange) return;
     for (size_t i = 0; i < in_.nodes->size(); ++i) {
       const LocalNode& node = NodeAt(i);
       const bool scatters = node.collective == plan::Collective::kReduceScatter;
-      const bool sums = scatters || node.collective == plan::Collective::kAllReduce;
-      if (node.op != nullptr || !sums || node.reduction != graph::Reduction::kSum) continue;
+      if (node.op != nullptr || !IsSum(node)) continue;
       if (!in_.pushed.Has(node.axis) || in_.plan->mesh.size(node.axis) != 2) continue;
       const std::int32_t sum = node.outputs[0];
       if (!PassesOnce(node.inputs[0]) || !PassesOnce(sum) || (scatters && !IsRun(node))) continue;
@@ -169,12 +178,13 @@ class Selector {
     conversion.push = node.collective != plan::Collective::kSlice && in_.pushed.Has(node.axis);
     if (const auto left = left_sums_.find(i); left != left_sums_.end()) {
       conversion.addition = left->second.direct ? plan::Addition::kByDirectReader : plan::Addition::kByReader;
+    } else if (IsSum(node) && in_.addition == plan::Addition::kInOrder && !HasOneOrder(members)) {
+      conversion.addition = plan::Addition::kInOrder;
     }
     instruction.what = conversion;
     if (!in_.profile->exchange_bytes) return;
     draft->scratch_bytes =
-        in_.profile->exchange_bytes(node.collective, node.reduction, {from.local, from.dtype},
-                                    {to.local, to.dtype}, node.axis, members, conversion.push);
+        in_.profile->exchange_bytes(conversion, {from.local, from.dtype}, {to.local, to.dtype}, members);
   }
 
   // Of what a launch takes and makes.

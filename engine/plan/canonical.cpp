@@ -51,6 +51,7 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
                                                  : "",
            instruction.push() ? " push" : "", instruction.last_only() ? " last" : "",
            instruction.detached() ? " detached" : "");
+    if (instruction.AddsInOrder()) Append(text, " in order");
     if (instruction.LeavesAddition()) Append(text, " unsummed");
   }
   if (const HostCopy* copy = instruction.AsHostCopy()) Append(text, " host {}", copy->host_offset);

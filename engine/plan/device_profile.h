@@ -13,6 +13,8 @@
 
 namespace engine::plan {
 
+struct Conversion;  // plan/plan.h
+
 // What keeps an op out of a family of fast kernels of a device.
 struct Obstacle {
   std::string_view kernels;    // the family: "cuDNN", "the kernels for Hopper"
@@ -42,10 +44,9 @@ struct DeviceProfile {
   std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan,
                              const graph::Attributes&)>
       scratch_bytes;
-  // Bytes of scratch for one conversion of these local types between `members` ranks along an axis, pushed or
-  // not; null: none.
-  std::function<std::int64_t(Collective, graph::Reduction, const graph::TensorType& from,
-                             const graph::TensorType& to, graph::Axis axis, std::int64_t members, bool push)>
+  // Bytes of scratch for one conversion of these local types between `members` ranks; null: none.
+  std::function<std::int64_t(const Conversion&, const graph::TensorType& from, const graph::TensorType& to,
+                             std::int64_t members)>
       exchange_bytes = {};
   // Whether exchange runs beside computation, and whether ranks of one host can push into each other's
   // memory.
@@ -55,7 +56,8 @@ struct DeviceProfile {
   // which do not, for the plan's note: "GPU 0 does not reach the memory of GPU 2".
   std::int64_t reach = 0;
   std::string unreachable = {};
-  // Of how many ranks exchange adds up terms in an order that does not depend on how many numbers there are; 0: of any.
+  // Of how many ranks every exchange adds up terms in order of rank, rounded once; 0: of any. Sums of more do so where they
+  // are told to (Addition::kInOrder).
   std::int64_t ordered_ranks = 0;
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that its row in ops/fusion.cpp
   // names: the activation's input, the residual stream, the logits; of attention, the packed projection. With the attributes

@@ -106,10 +106,11 @@ struct Exchange {
   bool push = false;
 };
 
-// Who adds up what a sum gathers: the exchange itself, or, of a pushed sum of two ranks, the one kernel that
-// reads it (OtherTerm). The output is then this rank's term, where the input has it, and the other rank's
-// arrives in the scratch; kByDirectReader: its reader, the next instruction, fetches that itself.
-enum class Addition : std::uint8_t { kByExchange, kByReader, kByDirectReader };
+// Who adds up what a sum gathers: the exchange itself, in whatever order or, kInOrder, in order of rank, rounded once; or,
+// of a pushed sum of two ranks, the one kernel that reads it (OtherTerm). The output is then this rank's term, where the
+// input has it, and the other rank's arrives in the scratch; kByDirectReader: its reader, the next instruction, fetches
+// that itself.
+enum class Addition : std::uint8_t { kInOrder, kByExchange, kByReader, kByDirectReader };
 
 // A value changes its placement along one axis: from input 0 to output 0. A slice exchanges nothing.
 struct Conversion : Exchange {
@@ -208,9 +209,12 @@ struct Instruction {
   bool last_only() const { return IsBucketExchange() && AsBucketExchange()->last_only; }
   // Whether it is a sum that its reader adds up.
   bool LeavesAddition() const {
-    return AsConversion() != nullptr && AsConversion()->addition != Addition::kByExchange;
+    return AsConversion() != nullptr && AsConversion()->addition > Addition::kByExchange;
   }
-  // Of such a sum and of its reader: whether the term is read where the other rank has made it.
+  bool AddsInOrder() const {
+    return AsConversion() != nullptr && AsConversion()->addition == Addition::kInOrder;
+  }
+  // Of a sum that its reader adds up, and of that reader: whether the term is read where the other rank has made it.
   bool direct() const {
     if (const Conversion* sum = AsConversion()) return sum->addition == Addition::kByDirectReader;
     return kernel_or_none().adds.has_value() && kernel_or_none().adds->direct;

@@ -114,9 +114,8 @@ const std::vector<Code>& Codes() {
        "left out are named by numbers.",
        "The hint says which key and which value (docs/bad-numbers.md)."},
       {"E213", "invariant", "What generate.invariant asks for is not to be had",
-       "With generate.invariant a token's logits have the same bits in training and generation. Sums over "
-       "many GPUs have no such "
-       "order, numbers in fp8 have scales that a whole batch decides, and some kernels have no form for it.",
+       "With generate.invariant a token's logits have the same bits in training and generation. Numbers in "
+       "fp8 have scales that a whole batch decides, and some kernels have no form for it.",
        "The hint says what has; or generate.invariant = false."},
       {"E214", "upload", "Checkpoints cannot be kept where checkpoint.upload says",
        "A place in a bucket of S3 is named, below which the checkpoints of one run lie; the run's folder "

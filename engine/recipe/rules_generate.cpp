@@ -10,23 +10,6 @@ namespace {
 constexpr const char* kInvariant = "generate.invariant";
 constexpr const char* kOff = "generate.invariant = false";
 
-// Two terms have one sum. On GPUs NCCL adds up those of more ranks, in an order that depends on how many numbers there are; CPUs add them in order of rank.
-void InvariantSumsHaveOneOrder(const RuleContext& c) {
-  constexpr std::int64_t kMost = 2;
-  if (!c.recipe.generate.invariant || c.recipe.cluster.device == "cpu") return;
-  const Parallelism& p = c.recipe.parallelism;
-  const auto check = [&](const char* axis, std::int64_t size, const char* what) {
-    if (size <= kMost) return;
-    c.Error({kInvariant, axis},
-            fmt::format("with {} {} {} added up over more than two GPUs, in an order that depends on how "
-                        "many tokens there are",
-                        std::string_view(axis).substr(std::string_view("parallelism.").size()), size, what),
-            fmt::format("at most {}; or {}", kMost, kOff));
-  };
-  check("parallelism.tp", p.tp, "the sums of a product are");
-  check("parallelism.ep", p.ep, "what a token's experts give is");
-}
-
 void InvariantNumbersStandAlone(const RuleContext& c) {
   if (!c.recipe.generate.invariant || c.recipe.precision.compute != "fp8") return;
   c.Error(
@@ -80,7 +63,6 @@ void InvariantCachesAreExact(const RuleContext& c) {
 
 std::vector<Rule> GenerateRules() {
   return {
-      {{kInvariant, "parallelism.tp", "parallelism.ep", "cluster.device"}, InvariantSumsHaveOneOrder},
       {{kInvariant, "precision.compute"}, InvariantNumbersStandAlone},
       {{kInvariant, "parallelism.expert_rows"}, InvariantExpertsHaveOnePass},
       {{kInvariant, "parallelism.expert_tp", "parallelism.tp"}, InvariantExpertsAreSplitAlike},

@@ -21,7 +21,20 @@ constexpr Reduction kSum = Reduction::kSum;
 
 std::int64_t Bytes(Collective collective, Reduction reduction, const TensorType& from, const TensorType& to,
                    std::int64_t members, bool push) {
-  return CudaProfile(true).exchange_bytes(collective, reduction, from, to, Axis::kTp, members, push);
+  plan::Conversion conversion;
+  conversion.collective = collective;
+  conversion.reduction = reduction;
+  conversion.push = push;
+  return CudaProfile(true).exchange_bytes(conversion, from, to, members);
+}
+
+// By NCCL, in order of rank.
+std::int64_t OrderedBytes(Collective collective, const TensorType& from, const TensorType& to,
+                          std::int64_t members) {
+  plan::Conversion conversion;
+  conversion.collective = collective;
+  conversion.addition = plan::Addition::kInOrder;
+  return CudaProfile(true).exchange_bytes(conversion, from, to, members);
 }
 
 }  // namespace
@@ -55,6 +68,19 @@ TEST_CASE("exchange scratch: sums of more than two go in parts") {
   CHECK(layout.SlotOf(0, 1) == 0);
   CHECK(layout.SlotOf(2, 1) == 1536);
   CHECK(layout.SlotOf(1, 2) == 1536);
+}
+
+TEST_CASE("exchange scratch: a sum in order of rank by NCCL has a slot for each other rank's term") {
+  // 96 KiB: all of each term.
+  const TensorType few = {{48, 1024}, DType::kBF16};
+  CHECK(OrderedBytes(Collective::kAllReduce, few, few, 4) == 3 * 98304);
+  // 384 KiB: a quarter of each.
+  const TensorType many = {{192, 1024}, DType::kBF16};
+  CHECK(OrderedBytes(Collective::kAllReduce, many, many, 4) == 3 * 98304);
+  CHECK(OrderedBytes(Collective::kReduceScatter, many, few, 4) == 3 * 98304);
+  // Strided parts are packed before.
+  const TensorType columns = {{192, 256}, DType::kBF16};
+  CHECK(OrderedBytes(Collective::kReduceScatter, many, columns, 4) == 393216 + 3 * 98304);
 }
 
 TEST_CASE("parts of a sum are added by norms of rows that a block holds, and by no other kernel") {

@@ -54,12 +54,13 @@ inline std::int32_t TokenAt(std::int64_t i, std::int64_t vocab) {
   return static_cast<std::int32_t>(uniform * static_cast<double>(vocab));
 }
 
-inline bool HasTwoGpus() {
+inline bool HasGpus(int needed) {
   const absl::StatusOr<int> gpus = backend::cuda::CountGpus();
   Must(gpus.status());
-  if (*gpus >= 2) return true;
-  MESSAGE("skipped: two GPUs are needed, this machine has " << *gpus);
+  if (*gpus >= needed) return true;
+  MESSAGE("skipped: " << needed << " GPUs are needed, this machine has " << *gpus);
   return false;
 }
+inline bool HasTwoGpus() { return HasGpus(2); }
 
 }  // namespace engine::gpu_test

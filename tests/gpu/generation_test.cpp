@@ -231,6 +231,25 @@ TEST_CASE("gpu generation: invariant with experts, the bits are those of evaluat
   }
 }
 
+using Layouts = std::vector<std::pair<std::string, const recipe::Recipe*>>;
+
+// Layouts name an axis of so many ranks; all others are 1. "tp sp": with sequence parallelism.
+void CheckInvariantOver(std::int64_t ranks, const Layouts& layouts) {
+  for (const auto& [layout, model] : layouts) {
+    CAPTURE(layout);
+    recipe::Recipe recipe = *model;
+    recipe::Parallelism& p = recipe.parallelism;
+    for (auto& [axis, size] : {std::pair("dp", &p.dp), std::pair("tp", &p.tp), std::pair("pp", &p.pp),
+                               std::pair("cp", &p.cp), std::pair("ep", &p.ep)}) {
+      if (layout.starts_with(axis)) *size = ranks;
+    }
+    p.sequence_parallel = layout.ends_with("sp");
+    recipe.precision.compute = "bf16";
+    generate::testing::CheckInvariant(
+        recipe, [&] { return GpuDevice(recipe); }, /*slots=*/6);
+  }
+}
+
 TEST_CASE(
     "gpu generation: invariant on two GPUs, the bits are those of evaluation and training in the same "
     "layout") {
@@ -239,22 +258,23 @@ TEST_CASE(
       FamilyOf("qwen3-8b", "D = 256, L = 2, H = 8, K = 2, E = 128, F = 2048, V = 300", 320);
   const recipe::Recipe experts =
       FamilyOf("mixtral-8x7b", "D = 128, L = 2, H = 2, K = 2, E = 64, F = 256, X = 8, V = 300", 320);
-  const std::vector<std::pair<std::string, const recipe::Recipe*>> layouts = {
-      {"tp", &dense},   {"cp", &dense},   {"dp", &dense},   {"pp", &dense},
-      {"tp", &experts}, {"ep", &experts}, {"tp sp", &dense}};
-  for (const auto& [layout, model] : layouts) {
-    CAPTURE(layout);
-    recipe::Recipe recipe = *model;
-    recipe::Parallelism& p = recipe.parallelism;
-    for (auto& [axis, size] : {std::pair("dp", &p.dp), std::pair("tp", &p.tp), std::pair("pp", &p.pp),
-                               std::pair("cp", &p.cp), std::pair("ep", &p.ep)}) {
-      if (layout.starts_with(axis)) *size = 2;
-    }
-    p.sequence_parallel = layout.ends_with("sp");
-    recipe.precision.compute = "bf16";
-    generate::testing::CheckInvariant(
-        recipe, [&] { return GpuDevice(recipe); }, /*slots=*/6);
-  }
+  CheckInvariantOver(2, {{"tp", &dense},
+                         {"cp", &dense},
+                         {"dp", &dense},
+                         {"pp", &dense},
+                         {"tp", &experts},
+                         {"ep", &experts},
+                         {"tp sp", &dense}});
+}
+
+// An evaluation's sums are long enough to be made in parts, those of a step are not.
+TEST_CASE("gpu generation: invariant on four GPUs, the bits are those of evaluation and training") {
+  if (!HasGpus(4)) return;
+  const recipe::Recipe dense =
+      FamilyOf("qwen3-8b", "D = 512, L = 2, H = 8, K = 4, E = 64, F = 2048, V = 300", 640);
+  const recipe::Recipe experts =
+      FamilyOf("mixtral-8x7b", "D = 128, L = 2, H = 4, K = 4, E = 64, F = 256, X = 8, V = 300", 320);
+  CheckInvariantOver(4, {{"tp", &dense}, {"tp sp", &dense}, {"tp", &experts}, {"ep", &experts}});
 }
 
 // DeepSeek's attention with the widths of its latents and heads, in a small model without experts, whose choices would turn with

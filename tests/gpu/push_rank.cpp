@@ -215,9 +215,15 @@ void Rank::Add(const Case& c, DType dtype, bool direct) {
     trial.args.output.data = trial.in_place ? trial.args.input.data : Take(trial.output_bytes());
   }
   trial.result = direct ? Take(trial.output_bytes()) : trial.args.output.data;
-  const std::int64_t scratch = backend_->Profile().exchange_bytes(
-      c.collective, c.reduction, {trial.args.input.shape, dtype}, {trial.args.output.shape, dtype}, c.axis,
-      static_cast<std::int64_t>(trial.args.group.size()), true);
+  // The CPU, which says what is right, adds up in order of rank.
+  const auto members = static_cast<std::int64_t>(trial.args.group.size());
+  const bool sums = c.reduction == Reduction::kSum &&
+                    (c.collective == Collective::kAllReduce || c.collective == Collective::kReduceScatter);
+  if (sums && !trial.unsummed && (members > 2 || number % 2 == 0))
+    trial.instruction.AsConversion()->addition = plan::Addition::kInOrder;
+  const std::int64_t scratch =
+      backend_->Profile().exchange_bytes(*trial.instruction.AsConversion(), {trial.args.input.shape, dtype},
+                                         {trial.args.output.shape, dtype}, members);
   trial.args.scratch = {Take(scratch), static_cast<std::size_t>(scratch)};
   if (!trial.takes_part) return;
   for (std::size_t set = 0; set < kSets; ++set) {

@@ -196,6 +196,15 @@ TEST_CASE("gpu push: more than two ranks add up in parts") {
   CHECK_MESSAGE(result.output.find(kByNccl) == std::string::npos, result.output);
 }
 
+TEST_CASE("gpu push: more than two ranks add up in order of rank by NCCL, too") {
+  if (Skipped(3)) return;
+  const cli::ProgramResult result =
+      RunRanks(kEveryForm, {.ranks = std::min(Gpus(), 4), .hidden = "push/memory/1"});
+  CHECK_MESSAGE(result.exit_code == 0, result.output);
+  CHECK(cli::Contains(result.output, "1 passed"));
+  CHECK(cli::Contains(result.output, kByNccl));
+}
+
 TEST_CASE("gpu push: a peer is pushed to when it is ready, and would get wrong numbers else") {
   if (Skipped(2)) return;
   cli::ProgramResult result = RunRanks(kSlowPeer, {});

@@ -43,11 +43,11 @@ inline state::Device CpuDevice(int threads_per_rank = 1) {
 inline state::Device PushingDevice() {
   state::Device device = CpuDevice();
   device.profile.pushes = true;
-  device.profile.exchange_bytes = [](plan::Collective collective, graph::Reduction, const graph::TensorType&,
-                                     const graph::TensorType& to, graph::Axis, std::int64_t, bool push) {
-    const bool sums =
-        collective == plan::Collective::kReduceScatter || collective == plan::Collective::kAllReduce;
-    return push && sums ? to.shape.elements() * SizeOf(to.dtype) : 0;
+  device.profile.exchange_bytes = [](const plan::Conversion& conversion, const graph::TensorType&,
+                                     const graph::TensorType& to, std::int64_t) {
+    const bool sums = conversion.collective == plan::Collective::kReduceScatter ||
+                      conversion.collective == plan::Collective::kAllReduce;
+    return conversion.push && sums ? to.shape.elements() * SizeOf(to.dtype) : 0;
   };
   device.profile.adds_part = [](const graph::OpDef& op, const graph::TensorType&, const graph::Attributes&) {
     if (&op == &ops::kAdd) return 1;

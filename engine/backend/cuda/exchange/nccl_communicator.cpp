@@ -71,10 +71,14 @@ struct Exchange {
   std::int64_t input_count = 0;
   std::int64_t output_count = 0;
   ExchangeLayout layout;
+  std::int64_t scratch_bytes = 0;
   std::byte* scratch = nullptr;
   std::vector<Box> pack;                                  // input → scratch
   std::vector<Box> unpack;                                // scratch + layout.received → output
   std::vector<std::int64_t> send_counts, receive_counts;  // of all-to-all, by member
+  // Of a sum in order of rank.
+  OrderedSumLayout ordered;
+  DType dtype = DType::kF32;
 };
 
 absl::Status CopyBoxes(const std::vector<Box>& boxes, const std::byte* from, std::byte* to,
@@ -110,6 +114,62 @@ absl::Status ReduceScatter(const Exchange& x, cudaStream_t stream) {
   RETURN_IF_NCCL_ERROR(ncclReduceScatter(from, x.output, Count(x.output_count), x.type, ncclSum,
                                          x.group->communicator, stream));
   return absl::OkStatus();
+}
+
+// A part of a sum in order of rank, in elements.
+struct SumPart {
+  std::int64_t begin = 0, count = 0;
+};
+
+// What `member` adds up of the flat input: all of it, or a part.
+SumPart SumPartOf(const Exchange& x, std::int64_t member) {
+  if (x.ordered.whole) return {0, x.input_count};
+  return {x.ordered.parts.PartBegin(member, x.input_count), x.ordered.parts.PartCount(member, x.input_count)};
+}
+
+// Sends each other member the part `sent(member)` of `from`, and gets the part `got(member)` of its from it, at
+// place(member).
+template <typename Sent, typename Got, typename Place>
+absl::Status SwapParts(const Exchange& x, const std::byte* from, const Sent& sent, const Got& got,
+                       const Place& place, cudaStream_t stream) {
+  RETURN_IF_NCCL_ERROR(ncclGroupStart());
+  for (std::int64_t member = 0; member < x.members; ++member) {
+    if (member == x.index) continue;
+    const int peer = static_cast<int>(member);
+    const SumPart part = sent(member);
+    RETURN_IF_NCCL_ERROR(ncclSend(from + part.begin * x.element_bytes, Count(part.count), x.type, peer,
+                                  x.group->communicator, stream));
+    RETURN_IF_NCCL_ERROR(
+        ncclRecv(place(member), Count(got(member).count), x.type, peer, x.group->communicator, stream));
+  }
+  RETURN_IF_NCCL_ERROR(ncclGroupEnd());
+  return absl::OkStatus();
+}
+
+// Each rank gets the others' terms of its part, and adds up; of an all-reduce in parts, then, each gets the others' sums.
+// The bits are those of a pushed sum (PushCommunicator), however many numbers there are.
+absl::Status SumInOrder(const Exchange& x, cudaStream_t stream) {
+  const std::byte* from = x.input;
+  if (x.layout.packed) {
+    RETURN_IF_ERROR(CopyBoxes(x.pack, x.input, x.scratch, x.element_bytes, stream));
+    from = x.scratch;
+  }
+  const auto part_of = [&x](std::int64_t member) { return SumPartOf(x, member); };
+  const SumPart own = part_of(x.index);
+  const auto own_part = [own](std::int64_t) { return own; };
+  const PushLayout& parts = x.ordered.parts;
+  std::byte* const received = x.scratch + x.ordered.packing.received;
+  const auto slot = [&](std::int64_t member) { return received + parts.SlotOf(member, x.index); };
+  RETURN_IF_ERROR(SwapParts(x, from, part_of, own_part, slot, stream));
+  const bool scatters = x.output_count != x.input_count;
+  std::byte* const sum = scatters ? x.output : x.output + own.begin * x.element_bytes;
+  ENGINE_CHECK(SumParts(from + own.begin * x.element_bytes, received, parts.slot, x.members, x.index, x.dtype,
+                        own.count, sum, stream),
+               "a sum of {}", Name(x.dtype));
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  if (scatters || x.ordered.whole) return absl::OkStatus();
+  const auto place = [&](std::int64_t member) { return x.output + part_of(member).begin * x.element_bytes; };
+  return SwapParts(x, x.output, own_part, part_of, place, stream);
 }
 
 absl::Status AllGather(const Exchange& x, cudaStream_t stream) {
@@ -203,6 +263,7 @@ void PlanUnpacking(const CollectiveArgs& args, Exchange* x) {
 using EnqueueExchange = absl::Status (*)(const Exchange&, cudaStream_t);
 
 EnqueueExchange EnqueueOf(const plan::Instruction& instruction) {
+  if (instruction.AddsInOrder()) return SumInOrder;
   switch (instruction.collective()) {
     case Collective::kAllReduce:
       return instruction.reduction() == graph::Reduction::kLogSumExp ? AllReduceLogSumExp : AllReduce;
@@ -227,8 +288,8 @@ absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
   if (instruction.reduction() == graph::Reduction::kLogSumExp && args.input.dtype != DType::kF32) {
     return Internal("{}: a log-sum-exp of {}", instruction.name, Name(args.input.dtype));
   }
-  if (x.layout.bytes > static_cast<std::int64_t>(args.scratch.size())) {
-    return Internal("{}: needs {} bytes of scratch, the plan gives {}", instruction.name, x.layout.bytes,
+  if (x.scratch_bytes > static_cast<std::int64_t>(args.scratch.size())) {
+    return Internal("{}: needs {} bytes of scratch, the plan gives {}", instruction.name, x.scratch_bytes,
                     args.scratch.size());
   }
   return absl::OkStatus();
@@ -269,7 +330,8 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
   Exchange x;
   x.members = static_cast<std::int64_t>(args.group.size());
   x.index = args.index;
-  x.element_bytes = SizeOf(args.input.dtype);
+  x.dtype = args.input.dtype;
+  x.element_bytes = SizeOf(x.dtype);
   x.input = args.input.as<std::byte>();
   x.output = args.output.as<std::byte>();
   x.input_count = args.input.shape.elements();
@@ -283,9 +345,15 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
     ASSIGN_OR_RETURN(x.type, NcclTypeOf(args.input.dtype));
   }
   if (!instruction.IsBucketExchange() && instruction.collective() != Collective::kSlice) {
-    x.layout = LayoutOfExchange(instruction.collective(), instruction.reduction(),
-                                {args.input.shape, args.input.dtype}, {args.output.shape, args.output.dtype},
-                                instruction.AsConversion()->axis, x.members);
+    const graph::TensorType from = {args.input.shape, args.input.dtype};
+    const graph::TensorType to = {args.output.shape, args.output.dtype};
+    const graph::Axis axis = instruction.AsConversion()->axis;
+    x.layout = LayoutOfExchange(instruction.collective(), instruction.reduction(), from, to, axis, x.members);
+    x.scratch_bytes = x.layout.bytes;
+    if (instruction.AddsInOrder()) {
+      x.ordered = LayoutOfOrderedSum(instruction.collective(), from, to, axis, x.members);
+      x.scratch_bytes = x.ordered.bytes;
+    }
     if (x.layout.packed) PlanPacking(args, &x);
     if (x.layout.staged && instruction.reduction() == graph::Reduction::kSum) PlanUnpacking(args, &x);
   }

@@ -102,20 +102,13 @@ absl::Status Sum(const Exchange& x, const std::byte* own, std::int64_t count, st
 // ReduceScatter, and AllReduce of two.
 absl::Status SumAll(const Exchange& x) { return Sum(x, x.own, x.count, x.output, x.place.compute); }
 
-// The beginning of a member's part of a flat tensor that is summed in parts, and its length.
-std::int64_t PartBegin(const Exchange& x, std::int64_t member) {
-  return std::min(member * x.layout.part, x.count);
-}
-std::int64_t PartCount(const Exchange& x, std::int64_t member) {
-  return PartBegin(x, member + 1) - PartBegin(x, member);
-}
-
 // AllReduce of more than two. A peer's sum may overwrite an input that is the output too: this rank has
 // pushed that part, to this peer.
 absl::Status SumInParts(const Exchange& x) {
   RETURN_IF_ERROR(PushThenNote(x, {}));
-  const std::int64_t begin = PartBegin(x, x.index) * x.element_bytes;
-  RETURN_IF_ERROR(Sum(x, x.input + begin, PartCount(x, x.index), x.output + begin, x.place.stream));
+  const std::int64_t begin = x.layout.PartBegin(x.index, x.count) * x.element_bytes;
+  RETURN_IF_ERROR(
+      Sum(x, x.input + begin, x.layout.PartCount(x.index, x.count), x.output + begin, x.place.stream));
   RETURN_IF_ERROR(Enqueue(x.gather, x.place.stream));
   return Meet(x, Flag::kGathered, {}, x.place.notes.ended);
 }
@@ -193,10 +186,10 @@ void PlanPushes(const CollectiveArgs& args, size_t i, Exchange* x) {
   };
   const std::byte* const slot = x->scratch + x->layout.SlotOf(x->index, member);
   if (x->enqueue == SumInParts) {
-    const std::byte* const theirs = x->input + PartBegin(*x, member) * x->element_bytes;
-    add(theirs, slot, flat(PartCount(*x, member)), &x->pushes);
-    const std::byte* const sum = x->output + PartBegin(*x, x->index) * x->element_bytes;
-    add(sum, sum, flat(PartCount(*x, x->index)), &x->gather);
+    const std::byte* const theirs = x->input + x->layout.PartBegin(member, x->count) * x->element_bytes;
+    add(theirs, slot, flat(x->layout.PartCount(member, x->count)), &x->pushes);
+    const std::byte* const sum = x->output + x->layout.PartBegin(x->index, x->count) * x->element_bytes;
+    add(sum, sum, flat(x->layout.PartCount(x->index, x->count)), &x->gather);
     return;
   }
   if (args.instruction->collective() == Collective::kAllReduce) {

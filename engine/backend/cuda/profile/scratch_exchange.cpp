@@ -72,10 +72,35 @@ PushLayout LayoutOfPush(Collective collective, graph::Reduction reduction, const
   return layout;
 }
 
-std::int64_t ExchangeScratch(Collective collective, graph::Reduction reduction, const TensorType& from,
-                             const TensorType& to, graph::Axis axis, std::int64_t members, bool push) {
-  const std::int64_t bytes = LayoutOfExchange(collective, reduction, from, to, axis, members).bytes;
-  return push ? std::max(bytes, LayoutOfPush(collective, reduction, from, to, members).bytes) : bytes;
+OrderedSumLayout LayoutOfOrderedSum(Collective collective, const TensorType& from, const TensorType& to,
+                                    graph::Axis axis, std::int64_t members) {
+  // Where a second message takes longer than what it would save, each rank adds up everything.
+  constexpr std::int64_t kMostWhole = std::int64_t{256} << 10;
+  OrderedSumLayout layout;
+  layout.parts = LayoutOfPush(collective, graph::Reduction::kSum, from, to, members);
+  if (collective == Collective::kReduceScatter) {
+    layout.packing = LayoutOfExchange(collective, graph::Reduction::kSum, from, to, axis, members);
+    layout.packing.received = Aligned(layout.packing.bytes);
+  } else if (BytesOf(from) <= kMostWhole) {
+    layout.whole = true;
+    layout.parts.part = from.shape.elements();
+    layout.parts.slot = Aligned(BytesOf(from));
+    layout.parts.bytes = (members - 1) * layout.parts.slot;
+  }
+  layout.bytes = layout.packing.received + layout.parts.bytes;
+  return layout;
+}
+
+std::int64_t ExchangeScratch(const plan::Conversion& conversion, const TensorType& from, const TensorType& to,
+                             std::int64_t members) {
+  const Collective collective = conversion.collective;
+  const graph::Reduction reduction = conversion.reduction;
+  const std::int64_t bytes =
+      conversion.addition == plan::Addition::kInOrder
+          ? LayoutOfOrderedSum(collective, from, to, conversion.axis, members).bytes
+          : LayoutOfExchange(collective, reduction, from, to, conversion.axis, members).bytes;
+  if (!conversion.push) return bytes;
+  return std::max(bytes, LayoutOfPush(collective, reduction, from, to, members).bytes);
 }
 
 }  // namespace engine::backend::cuda
