@@ -357,9 +357,12 @@ TEST_CASE(
   const std::int64_t plain = OwnGradLayoutOf(shape).bytes;
   shape.distance = 10;
   CHECK(WhyNotOwn(shape).empty());
-  // Three blocks of 128 keys, eight warps, 21 distances, in fp32.
-  CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * 4 * 3 * 8 * 21 * 4);
+  // Three blocks of 128 keys, eight warps, 11 distances of keys that are not behind their queries, in fp32.
+  CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * 4 * 3 * 8 * 11 * 4);
   CHECK(OwnGradLayoutOf(shape).distance_sums == plain);
+  shape.causal = false;  // then there are 21
+  CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * 4 * 3 * 8 * 21 * 4);
+  shape.causal = true;
   shape.softcap = 5;
   CHECK(WhyNotOwn(shape) == "attention with a soft cap beside trained biases");
   shape.softcap = 0;

@@ -15,6 +15,16 @@ struct BiasGradients {
   int head_here,
       corner;  // of the step: the head, and how far behind its first query the warp's first key stands
 
+  // Begins a block: the warp's sums of its keys are 0.
+  __device__ __forceinline__ void Begin(const BackwardParams& p, std::uint32_t block_note) const {
+    const int first = GetNote<BlockNote>(block_note).kv * p.common.group;
+    const int rows = DistancesOf(p.common).rows();
+    for (int g = 0; g < p.common.group; ++g) {
+      float* const of_head = SumsOf(p, block_note, first + g);
+      for (int row = static_cast<int>(threadIdx.x) % kWarp; row < rows; row += kWarp) of_head[row] = 0;
+    }
+    __syncwarp();
+  }
   // Finds out where the step stands for which Add is called next: it has the tile's queries from first_query on, and `key` is
   // the first key of this thread.
   __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
@@ -30,25 +40,28 @@ struct BiasGradients {
       Finish(p, block_note);
       head = head_here;
     }
-    sums.Add(d_scores, corner, p.common.distance, [&] { return SumsOf(p, block_note); });
+    sums.Add(d_scores, corner, DistancesOf(p.common), [&] { return SumsOf(p, block_note, head); });
   }
 
   __device__ __forceinline__ void Finish(const BackwardParams& p, std::uint32_t block_note) {
-    if (head >= 0) sums.Finish(p.common.distance, SumsOf(p, block_note));
+    if (head >= 0) sums.Finish(DistancesOf(p.common), SumsOf(p, block_note, head));
     head = -1;
   }
 
  private:
-  __device__ __forceinline__ float* SumsOf(const BackwardParams& p, std::uint32_t block_note) const {
+  static __device__ __forceinline__ float* SumsOf(const BackwardParams& p, std::uint32_t block_note,
+                                                  int of_head) {
     const BlockNote note = GetNote<BlockNote>(block_note);
     const std::int64_t block =
-        (static_cast<std::int64_t>(note.sample) * p.common.heads + head) * p.blocks + note.block;
+        (static_cast<std::int64_t>(note.sample) * p.common.heads + of_head) * p.blocks + note.block;
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    return p.distance_sums + (block * kOwnKeyWarps + warp) * (2 * p.common.distance + 1);
+    return p.distance_sums + (block * kOwnKeyWarps + warp) * DistancesOf(p.common).rows();
   }
 };
 // An empty type, which stands in for BiasGradients in the forms that have no biases by distance.
 struct NoBiasGradients {
+  template <typename... Of>
+  __device__ __forceinline__ void Begin(const Of&...) const {}
   template <typename... Of>
   __device__ __forceinline__ void Locate(const Of&...) {}
   template <typename... Of>
@@ -97,6 +110,7 @@ struct PairGradients {
       });
     }
   }
+  __device__ __forceinline__ void Begin(const BackwardParams&, std::uint32_t) const {}
   __device__ __forceinline__ void Finish(const BackwardParams&, std::uint32_t) {}
 };
 template <typename Form>

@@ -246,6 +246,7 @@ __device__ __forceinline__ void WorkBackward(const BackwardParams& p, const Back
     kv_parity ^= 1U;
     const BlockNote begin = GetNote<BlockNote>(memory.block_note());
     if (begin.steps < 0) break;
+    biases.Begin(p, memory.block_note());
 #pragma unroll
     for (int i = 0; i < Form::kE / 2; ++i) s.dk[i] = s.dv[i] = 0;
     BlockNote end;

@@ -4,7 +4,7 @@
 // says whose turn it is.
 //
 // The gradient is three kernels, of which the second one is here; the first makes row sums, and the third rounds the sums of dq
-// (rows_sm90a.cuh).
+// (rows_sm90a.cuh). Each is launched early (early.cuh).
 #pragma once
 
 #include "engine/backend/cuda/attention/backward_narrow_sm90a.cuh"
@@ -36,6 +36,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     hopper::PublishBarriers();
   }
   __syncthreads();
+  AwaitEarlier();
+  LetNextBegin();
   if (threadIdx.x / kWarpgroup == Form::kWorkers) {
     hopper::GiveRegisters<Form::kReaderRegisters>();
     const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;

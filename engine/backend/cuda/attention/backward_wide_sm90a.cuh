@@ -232,6 +232,7 @@ __device__ __forceinline__ void WorkWide(const BackwardParams& p, const Backward
     kv_parity ^= 1U;
     const BlockNote begin = GetNote<BlockNote>(memory.block_note());
     if (begin.steps < 0) break;
+    biases.Begin(p, memory.block_note());
 #pragma unroll
     for (float& sum : s.dk) sum = 0;
 #pragma unroll

@@ -45,6 +45,19 @@ struct BiasesByPair {
 
 // ------------------------------------------------------------------------------------------------------ gradient
 
+// Which distances of keys behind their queries have biases: from −farthest to farthest. Under a causal mask the gradient is of those up to 0
+// alone: no key that a query sees stands behind it, so that what is said to be of higher ones is 0.
+struct Distances {
+  int farthest;
+  bool behind_only;
+  __host__ __device__ __forceinline__ int rows() const { return (behind_only ? 1 : 2) * farthest + 1; }
+  // From it on all distances have one sum.
+  __device__ __forceinline__ int high() const { return behind_only ? 1 : farthest; }
+};
+__host__ __device__ __forceinline__ Distances DistancesOf(const Common& c) {
+  return {c.distance, c.causal != 0};
+}
+
 // The gradient of a head's biases, of the keys of one warp: it alone adds to its `sums`, so that their order is fixed. It has
 // no more registers than it needs between tiles: its callers say where its sums are, and which distance is the farthest.
 template <typename T, int kScoreQueries>
@@ -58,23 +71,23 @@ struct DistanceSums {
   // has them; `corner`: how far behind the first query the first key stands; sums_of(): this head's sums.
   template <typename SumsOf>
   __device__ __forceinline__ void Add(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
-                                      int farthest, const SumsOf& sums_of) {
-    if (corner + 15 <= -farthest) {
+                                      const Distances& distances, const SumsOf& sums_of) {
+    if (corner + 15 <= -distances.farthest) {
       low += SumOf(scores);
-    } else if (corner - (kScoreQueries - 1) >= farthest) {
+    } else if (corner - (kScoreQueries - 1) >= distances.high()) {
       high += SumOf(scores);
     } else {
-      AddNear(scores, corner, farthest, sums_of());
+      AddNear(scores, corner, distances, sums_of());
     }
   }
 
   // Adds what the warp's threads have gathered of the first and the last bias to the sums, and begins anew. All of its threads call it.
-  __device__ __forceinline__ void Finish(int farthest, float* sums) {
+  __device__ __forceinline__ void Finish(const Distances& distances, float* sums) {
     low = WarpSum(low);
     high = WarpSum(high);
     if (threadIdx.x % kWarp == 0) {
       AddTo(sums, low / 4);
-      AddTo(sums + 2 * farthest, high / 4);
+      if (!distances.behind_only) AddTo(sums + 2 * distances.farthest, high / 4);
     }
     __syncwarp();
     low = high = 0;
@@ -110,10 +123,10 @@ struct DistanceSums {
   // a diagonal: of squares, and within them. Eight diagonals of squares at a time, the rows' lanes add up what they have of them, and
   // row r keeps that of the r-th: with each exchange a lane keeps half of them.
   __device__ __forceinline__ void AddNear(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
-                                          int farthest, float* sums) {
+                                          const Distances& distances, float* sums) {
     constexpr int kDiagonals = kEights + 2;  // of squares: distances corner + 8 · (n − kEights) + 0 to 7
     __syncwarp();
-    AddDiagonals<0, kDiagonals>(scores, corner, farthest, sums);
+    AddDiagonals<0, kDiagonals>(scores, corner, distances, sums);
     __syncwarp();
   }
 
@@ -133,7 +146,7 @@ struct DistanceSums {
 
   template <int kFirst, int kDiagonals>
   __device__ __forceinline__ void AddDiagonals(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
-                                               int farthest, float* sums) {
+                                               const Distances& distances, float* sums) {
     constexpr int kCount = kDiagonals - kFirst < 8 ? kDiagonals - kFirst : 8;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int row = lane / 4;
@@ -178,12 +191,12 @@ struct DistanceSums {
     SumHalves(below_quarter, (k & 2) != 0, to_two, below_kept);
 
     const auto add = [&](int distance, float value) {
-      if (distance <= -farthest) {
+      if (distance <= -distances.farthest) {
         low += 4 * value;
-      } else if (distance >= farthest) {
+      } else if (distance >= distances.high()) {
         high += 4 * value;
       } else {
-        AddTo(sums + distance + farthest, value);
+        AddTo(sums + distance + distances.farthest, value);
       }
     };
     if (row < kCount) {
@@ -192,7 +205,7 @@ struct DistanceSums {
       add(first + ((2 * (k - column + (odd ? 1 : 0)) - 1) & 7), below_kept[0]);
     }
     if constexpr (kFirst + 8 < kDiagonals)
-      AddDiagonals<kFirst + 8, kDiagonals>(scores, corner, farthest, sums);
+      AddDiagonals<kFirst + 8, kDiagonals>(scores, corner, distances, sums);
   }
 };
 

@@ -62,8 +62,8 @@ inline constexpr int kBlocksOfHead = 4;
 // Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums).
 struct DistanceSumsParams {
   const float* sums;  // [B, H, parts, rows]
-  float* d_biases;    // [H, rows]
-  int batch, heads, parts, rows;
+  float* d_biases;    // [H, biases], of each head the first `rows`
+  int batch, heads, parts, rows, biases;
 };
 void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream);
 
@@ -212,15 +212,8 @@ struct RunBackward {
     }
     if (maps.error() != cudaSuccess) return maps.error();
     SumRows(c, params.blocks);
-    const std::int64_t distances = 2 * p.distance + 1;
-    if (p.distance > 0) {
-      const std::int64_t sums = p.batch * p.heads * params.blocks * kOwnKeyWarps * distances;
-      const cudaError_t error =
-          cudaMemsetAsync(a.distance_sums, 0, static_cast<std::size_t>(sums) * sizeof(float), stream);
-      if (error != cudaSuccess) return error;
-    }
-    kernel<<<static_cast<unsigned>(blocks), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o, biases,
-                                                                                    params);
+    engine::backend::cuda::Launch(/*early=*/true, kernel, static_cast<unsigned>(blocks), Form::kThreads,
+                                  kSharedBytes, stream, q, k, v, d_o, biases, params);
     FinishRows(c);
     if (p.distance > 0) {
       AddDistanceSums({.sums = a.distance_sums,
@@ -228,7 +221,8 @@ struct RunBackward {
                        .batch = static_cast<int>(p.batch),
                        .heads = c.heads,
                        .parts = params.blocks * kOwnKeyWarps,
-                       .rows = static_cast<int>(distances)},
+                       .rows = DistancesOf(c).rows(),
+                       .biases = 2 * c.distance + 1},
                       stream);
     }
     return cudaGetLastError();
@@ -267,9 +261,9 @@ struct RunBackward {
     const AttentionProblem& p = a.problem;
     const RoundSumsParams params{
         .common = c, .sums = a.dq_sums, .turns = a.turns, .scale = p.scale, .dq = p.dq};
-    RoundSumsKernel<T, kOwn.sums, kTile, kOwn.turns>
-        <<<static_cast<unsigned>(p.batch * p.heads * c.tiles), RoundThreads(kOwn.sums, kTile), 0, stream>>>(
-            params);
+    engine::backend::cuda::Launch(/*early=*/true, RoundSumsKernel<T, kOwn.sums, kTile, kOwn.turns>,
+                                  static_cast<unsigned>(p.batch * p.heads * c.tiles),
+                                  RoundThreads(kOwn.sums, kTile), 0, stream, params);
     if (p.sinks == nullptr || p.d_sinks == nullptr) return;
     const SinkSumsParams sinks{.sinks = p.sinks,
                                .d_sinks = p.d_sinks,
@@ -278,7 +272,8 @@ struct RunBackward {
                                .rows = static_cast<std::int64_t>(c.tiles) * kTile,
                                .batch = static_cast<int>(p.batch),
                                .heads = c.heads};
-    SinkSumsKernel<T><<<static_cast<unsigned>(c.heads), kWarpgroup, 0, stream>>>(sinks);
+    engine::backend::cuda::Launch(/*early=*/true, SinkSumsKernel<T>, static_cast<unsigned>(c.heads),
+                                  kWarpgroup, 0, stream, sinks);
   }
 };
 

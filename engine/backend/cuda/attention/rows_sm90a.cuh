@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "engine/backend/cuda/attention/sm90a.cuh"
+#include "engine/backend/cuda/kernels/early.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 
@@ -140,6 +141,7 @@ inline constexpr int kRowsOfThread = 4;
 // lse2 and row sums, and no turn or item taken: rows of heads next to each other. The first blocks make tables of spans.
 template <typename T, int kU, int kTile, int kKeys, int kTurns>
 __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
+  LetNextBegin();
   constexpr int kLanes = LanesOfRow(kU);
   const Common& c = p.common;
   const int block = static_cast<int>(blockIdx.x) - p.tables.thread_blocks;
@@ -221,6 +223,8 @@ constexpr int RoundThreads(int elements, int tile) {
 template <typename T, int kE, int kTile, int kTurns>
 __global__ void __launch_bounds__(RoundThreads(kE, kTile))
     RoundSumsKernel(const __grid_constant__ RoundSumsParams p) {
+  AwaitEarlier();
+  LetNextBegin();
   const Common& c = p.common;
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int tile = block % c.tiles;
@@ -262,6 +266,8 @@ struct SinkSumsParams {
 // A block a head: over its queries in a fixed order.
 template <typename T>
 __global__ void __launch_bounds__(kWarpgroup) SinkSumsKernel(const __grid_constant__ SinkSumsParams p) {
+  AwaitEarlier();
+  LetNextBegin();
   __shared__ float of_warps[kWarpsOfGroup];
   const int head = static_cast<int>(blockIdx.x);
   const float sink = ToFloat(static_cast<const T*>(p.sinks)[head]) * kLog2E;

@@ -71,6 +71,7 @@ constexpr int kPartsAtOnce = 8;
 __global__ void __launch_bounds__(kDistanceWarps* kWarp)
     DistanceSumsKernel(const __grid_constant__ DistanceSumsParams p) {
   __shared__ float of_warps[kDistanceWarps][kWarp];
+  AwaitEarlier();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int head = static_cast<int>(blockIdx.y);
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kDistanceWarps* kWarp)
   if (warp != 0 || row >= p.rows) return;
 #pragma unroll
   for (int other = 1; other < kDistanceWarps; ++other) sum += of_warps[other][lane];
-  p.d_biases[static_cast<std::int64_t>(head) * p.rows + row] += sum;
+  p.d_biases[static_cast<std::int64_t>(head) * p.biases + row] += sum;
 }
 
 }  // namespace
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kDistanceWarps* kWarp)
 void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((params.rows + kWarp - 1) / kWarp),
                   static_cast<unsigned>(params.heads));
-  DistanceSumsKernel<<<grid, kDistanceWarps * kWarp, 0, stream>>>(params);
+  Launch(/*early=*/true, DistanceSumsKernel, grid, kDistanceWarps * kWarp, 0, stream, params);
 }
 
 Common CommonOf(const Sm90aAttention& a, int tile) {

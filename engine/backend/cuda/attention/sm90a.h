@@ -46,7 +46,8 @@ struct Sm90aAttention {
   // Whether the gradient of biases of pairs is written and not added to, as it may be where each pair is seen in all samples.
   bool sets_biases = false;
   // Where the problem has biases by distance: what each warp's keys give to their gradient.
-  float* distance_sums = nullptr;  // [B, H, blocks, kOwnKeyWarps, 2 · distance + 1]
+  float* distance_sums =
+      nullptr;  // [B, H, blocks, kOwnKeyWarps, distances]: 2 · distance + 1, causal distance + 1
 };
 
 // Whether this program has the kernels: it is compiled for sm_90a.

@@ -356,8 +356,9 @@ OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
   const std::int64_t blocks = RoundedUp(shape.keys, own.block_keys) / own.block_keys;
   if (shape.distance > 0) {
     layout.distance_sums = layout.bytes;
-    layout.bytes += Aligned(shape.batch * shape.heads * blocks * kOwnKeyWarps * (2 * shape.distance + 1) *
-                            SizeOf(DType::kF32));
+    const std::int64_t distances = (shape.causal ? 1 : 2) * shape.distance + 1;
+    layout.bytes +=
+        Aligned(shape.batch * shape.heads * blocks * kOwnKeyWarps * distances * SizeOf(DType::kF32));
   }
   if (!shape.spans) return layout;
   constexpr std::int64_t kPairBytes = 2 * SizeOf(DType::kI32);
