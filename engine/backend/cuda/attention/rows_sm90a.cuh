@@ -135,10 +135,11 @@ constexpr int LanesOfRow(int values) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(values) / 8));
 }
 
-// Each thread has a part of so many rows: as many reads are under way at once.
+// Each thread has a part of so many rows of a head, one behind the other: as many reads are under way at once, and what it writes of them
+// stands in a row.
 inline constexpr int kRowsOfThread = 4;
 
-// lse2 and row sums, and no turn or item taken: rows of heads next to each other. The first blocks make tables of spans.
+// lse2 and row sums, and no turn or item taken: threads beside each other have heads beside each other. The first blocks make tables of spans.
 template <typename T, int kU, int kTile, int kKeys, int kTurns>
 __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   LetNextBegin();
@@ -154,13 +155,14 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   const int sample = of_sample / c.tiles;
   const int tile = of_sample - sample * c.tiles;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int rows = static_cast<int>(blockDim.x) / kLanes;  // that all threads have at once
-  const int first =
-      (block - of_sample * p.thread_blocks) * kRowsOfThread * rows + static_cast<int>(threadIdx.x) / kLanes;
+  const int at_once =
+      static_cast<int>(blockDim.x) / kLanes;  // rows of a head that the block has of each thread
+  const int index = (block - of_sample * p.thread_blocks) * at_once + static_cast<int>(threadIdx.x) / kLanes;
   const QueryTile t = TileOf<kTile>(c, tile);
+  const int first = index / c.heads * kRowsOfThread;
+  const int head = index % c.heads;
+  const int kv = head / c.group;
   struct Row {
-    int row, head;
-    bool valid;
     float lse;
     Pack8<T> o, d_o;
   };
@@ -168,44 +170,43 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
 #pragma unroll
   for (int i = 0; i < kRowsOfThread; ++i) {
     Row& r = of[i];
-    const int index = first + i * rows;
-    r.row = index / c.heads;
-    r.head = index - r.row * c.heads;
-    r.valid = r.row < t.rows;
     r.lse = -INFINITY;
     r.o = r.d_o = {};
-    if (!r.valid) continue;
-    const std::int64_t at = t.row + r.row;
-    if (lane == 0) r.lse = p.lse.data[sample * p.lse.sample + at * p.lse.token + r.head * p.lse.head];
+    if (first + i >= t.rows) continue;
+    const std::int64_t at = t.row + first + i;
+    if (lane == 0) r.lse = p.lse.data[sample * p.lse.sample + at * p.lse.token + head * p.lse.head];
     if (lane * 8 >= c.value_head) continue;
-    const int kv = r.head / c.group;
     const auto load = [&](const AttentionView& view) {
       return *reinterpret_cast<const Pack8<T>*>(static_cast<const T*>(view.data) + sample * view.sample +
                                                 at * view.token + kv * view.kv_head +
-                                                (r.head - kv * c.group) * view.head + lane * 8);
+                                                (head - kv * c.group) * view.head + lane * 8);
     };
     r.o = load(p.o);
     r.d_o = load(p.d_o);
   }
+  float sums[kRowsOfThread];
 #pragma unroll
   for (int i = 0; i < kRowsOfThread; ++i) {
-    const Row& r = of[i];
     float o[8];
     float d_o[8];
-    Unpack8(r.o, o);
-    Unpack8(r.d_o, d_o);
-    float sum = 0;
+    Unpack8(of[i].o, o);
+    Unpack8(of[i].d_o, d_o);
+    sums[i] = 0;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) sum = fmaf(o[e], d_o[e], sum);
+    for (int e = 0; e < 8; ++e) sums[i] = fmaf(o[e], d_o[e], sums[i]);
 #pragma unroll
-    for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(kAllLanes, sum, other);
-    if (lane != 0 || r.row >= kTile) continue;
-    const std::int64_t of_tile = (static_cast<std::int64_t>(sample) * c.heads + r.head) * c.tiles + tile;
-    p.row_sums[of_tile * kTile + r.row] = sum;
-    // A row that sees nothing has probabilities of exp(−∞).
-    p.lse2[of_tile * kTile + r.row] = r.lse == -INFINITY ? INFINITY : r.lse * kLog2E;
-    if (r.row < kTurns) p.turns[of_tile * kTurns + r.row] = 0;
+    for (int other = kLanes / 2; other > 0; other /= 2) sums[i] += __shfl_xor_sync(kAllLanes, sums[i], other);
   }
+  static_assert(kRowsOfThread == 4 && kTile % kRowsOfThread == 0);
+  if (lane != 0 || first >= kTile) return;
+  // A row that sees nothing has probabilities of exp(−∞).
+  const auto lse2 = [&](int i) { return of[i].lse == -INFINITY ? INFINITY : of[i].lse * kLog2E; };
+  const std::int64_t of_tile = (static_cast<std::int64_t>(sample) * c.heads + head) * c.tiles + tile;
+  *reinterpret_cast<float4*>(p.row_sums + of_tile * kTile + first) = {sums[0], sums[1], sums[2], sums[3]};
+  *reinterpret_cast<float4*>(p.lse2 + of_tile * kTile + first) = {lse2(0), lse2(1), lse2(2), lse2(3)};
+  if (first > 0) return;
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) p.turns[of_tile * kTurns + turn] = 0;
 }
 
 struct RoundSumsParams {

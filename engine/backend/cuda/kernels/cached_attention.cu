@@ -35,7 +35,7 @@ struct Layout {
                                          (kElement == 1 && kWidth + kValueWidth > 192)
                                      ? 2
                                      : 3;
-  static constexpr int kBlocks = kElement == 1 && kWidth + kValueWidth <= 256 ? 4 : 1;
+  static constexpr int kBlocks = kElement == 1 && HasNarrowBlocks(kWidth, kValueWidth) ? kNarrowBlocks : 1;
   static constexpr int kKeyRow = kWidth * kElement + 16;
   static constexpr int kValueRow = kValueWidth * kElement + 16;
   static constexpr int kStage = kTileKeys * (kKeyRow + kValueRow);  // of a warp

@@ -92,10 +92,11 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device& device, const LaunchArgs&
   ASSIGN_OR_RETURN(const Interval heads, OnePiece("cached_attention", q, 2));
   const bool is_invariant = attributes.Int("invariant", 0) != 0;
   const InvariantCachedAttention layout = LayOutInvariant(q.shape, k.shape, sinks != nullptr);
-  const CachedAttentionCut cut = CutCachedAttention(q.shape, keys.shape, values.shape);
+  const bool narrow_cache = keys.dtype != q.dtype;
+  const CachedAttentionCut cut = CutCachedAttention(q.shape, keys.shape, values.shape, narrow_cache);
   RETURN_IF_ERROR(ExpectScratch("cached_attention", args, is_invariant ? layout.bytes : cut.scratch_bytes));
   CachedAttention attention = {.dtype = q.dtype,
-                               .narrow_cache = keys.dtype != q.dtype,
+                               .narrow_cache = narrow_cache,
                                .samples = q.shape[0],
                                .heads = q.shape[2],
                                .kv_heads = k.shape[2],

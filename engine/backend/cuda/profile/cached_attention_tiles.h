@@ -10,6 +10,13 @@ inline bool HasOwnKeys(std::int64_t heads, std::int64_t kv_heads, std::int64_t w
                        std::int64_t value_width) {
   return heads == kv_heads && width == value_width && width % 8 == 0 && width <= 256;
 }
-inline constexpr int kOwnKeysBlocks = 6;  // that a multiprocessor has at once
+// Blocks that a multiprocessor has at once: where each query head has keys of its own; where heads share keys; and likewise, where caches
+// are in e4m3 and their rows not too wide for that.
+inline constexpr int kOwnKeysBlocks = 6;
+inline constexpr int kSharedKeysBlocks = 2;
+inline constexpr int kNarrowBlocks = 4;
+constexpr bool HasNarrowBlocks(std::int64_t width, std::int64_t value_width) {
+  return width + value_width <= 256;
+}
 
 }  // namespace engine::backend::cuda

@@ -21,7 +21,9 @@ std::int64_t CachedAttentionScratch(Types inputs, Types, const graph::Attributes
                                     const CudaTarget&) {
   if (attributes.Int("invariant", 0) != 0)
     return LayOutInvariant(inputs[0].shape, inputs[1].shape, HasSinks(inputs)).bytes;
-  return CutCachedAttention(inputs[0].shape, inputs[3].shape, inputs[4].shape).scratch_bytes;
+  return CutCachedAttention(inputs[0].shape, inputs[3].shape, inputs[4].shape,
+                            inputs[3].dtype != inputs[0].dtype)
+      .scratch_bytes;
 }
 
 std::string_view WhyNotInvariant(std::string_view kernel, Types inputs, const graph::Attributes& attributes,

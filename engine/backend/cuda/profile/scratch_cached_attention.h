@@ -19,12 +19,16 @@ struct CachedAttentionCut {
   std::int64_t scratch_bytes = 0;
 };
 
-// q [B, 1, H, E], caches k [N, T, K, E] and v [N, T, K, U]. With fewer samples there are more blocks of each, so that sums have
+// q [B, 1, H, E], caches k [N, T, K, E] and v [N, T, K, U], in e4m3 or in 16 bits. With fewer samples there are more blocks of each, so that sums have
 // another order than with more.
-inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v) {
+inline CachedAttentionCut CutCachedAttention(const Shape& q, const Shape& k, const Shape& v,
+                                             bool narrow_cache) {
   constexpr std::int64_t kTile = 64;              // keys that the four warps of a block take at a time
-  constexpr std::int64_t kMultiprocessors = 132;  // of an H200, each of which is busy with so many blocks
-  const std::int64_t blocks = kMultiprocessors * (HasOwnKeys(q[2], k[2], q[3], v[3]) ? kOwnKeysBlocks : 2);
+  constexpr std::int64_t kMultiprocessors = 132;  // of an H200
+  const std::int64_t blocks =
+      kMultiprocessors * (HasOwnKeys(q[2], k[2], q[3], v[3])            ? kOwnKeysBlocks
+                          : narrow_cache && HasNarrowBlocks(q[3], v[3]) ? kNarrowBlocks
+                                                                        : kSharedKeysBlocks);
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t rows = k[1];
   const std::int64_t heads = q[0] * q[1] * k[2] * up(q[2] / k[2], 16);  // blocks of one chunk of keys
