@@ -237,7 +237,7 @@ AttentionOptions FormOf(const backend::cuda::OwnSizes& sizes, DType dtype, int f
   return o;
 }
 
-int RunOnce(const AttentionOptions& options, bool both) {
+void RunOnce(const AttentionOptions& options, bool both) {
   const Tensors inputs = AttentionInputs(options, /*saved=*/both);
   for (const bool backward : {false, true}) {
     if (backward && !both) continue;
@@ -247,27 +247,37 @@ int RunOnce(const AttentionOptions& options, bool both) {
     const auto outputs = (*standing)->Run();
     REQUIRE_MESSAGE(outputs.ok(), fmt::format("{}: {}", problem.where, Message(outputs.status())));
   }
-  return both ? 2 : 1;
+}
+
+void RunFormsOf(std::size_t index) {
+  REQUIRE(index < std::size(backend::cuda::kOwnSizes));
+  constexpr int kForms = 12;
+  for (const DType dtype : kNarrow) {
+    for (int form = 0; form < kForms; ++form)
+      RunOnce(FormOf(backend::cuda::kOwnSizes[index], dtype, form, kShort), /*both=*/true);
+  }
 }
 
 }  // namespace
 
-// Skipped, as the sweep compares more; sanitize.py runs it.
-TEST_CASE("gpu attention: every compiled form once" * doctest::skip()) {
-  constexpr int kForms = 12;
-  int runs = 0;
+// Skipped, as the sweep compares more; sanitize.py runs them, beside each other.
+TEST_CASE("gpu attention: every compiled form once, heads of 64" * doctest::skip()) { RunFormsOf(0); }
+TEST_CASE("gpu attention: every compiled form once, heads of 96" * doctest::skip()) { RunFormsOf(1); }
+TEST_CASE("gpu attention: every compiled form once, heads of 128" * doctest::skip()) { RunFormsOf(2); }
+TEST_CASE("gpu attention: every compiled form once, heads of 192 and 128" * doctest::skip()) {
+  RunFormsOf(3);
+}
+TEST_CASE("gpu attention: every compiled form once, heads of 256" * doctest::skip()) {
+  RunFormsOf(4);
+  CHECK(std::size(backend::cuda::kOwnSizes) == 5);  // there are no others
+}
+TEST_CASE("gpu attention: every compiled form once, of longer sequences" * doctest::skip()) {
   for (const DType dtype : kNarrow) {
-    for (int form = 0; form < kForms; ++form) {
-      for (const backend::cuda::OwnSizes& sizes : backend::cuda::kOwnSizes)
-        runs += RunOnce(FormOf(sizes, dtype, form, kShort), /*both=*/true);
-      const bool has_long = form == 0 || form == 2 || form == 8;  // neither caps nor dropout
-      for (const std::int64_t tokens : {kMiddle, kLong}) {
-        if (has_long)
-          runs += RunOnce(FormOf(backend::cuda::kOwnSizes[0], dtype, form, tokens), /*both=*/false);
-      }
+    for (const int form : {0, 2, 8}) {  // neither caps nor dropout
+      for (const std::int64_t tokens : {kMiddle, kLong})
+        RunOnce(FormOf(backend::cuda::kOwnSizes[0], dtype, form, tokens), /*both=*/false);
     }
   }
-  CHECK(runs == 2 * kForms * 5 * 2 + 2 * 3 * 2);
 }
 
 }  // namespace engine::gpu_test
