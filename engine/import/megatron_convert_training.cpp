@@ -43,7 +43,8 @@ class TrainingConverter : MegatronWriter {
     for (const MegatronArgument& argument : a_.command().arguments) {
       if (argument.flag->fate != MegatronFlag::Fate::kDirect) continue;
       const recipe::Field& field = *recipe::FindField(argument.flag->text);
-      if (field.only_key != "optimizer.kind" || field.only_word == kind) continue;
+      const recipe::Condition* condition = field.ConditionOn("optimizer.kind");
+      if (condition == nullptr || condition->word == kind) continue;
       settings_.erase(field.key);
       Remark(argument.flag->name, fmt::format("no effect on the optimizer {}", kind));
     }

@@ -98,7 +98,7 @@ void PrintSettings(const MegatronSettings& settings, const Steps* steps, Text* o
     };
     if (has_steps) header();
     for (const recipe::Field& field : recipe::Fields()) {
-      const bool said_by_steps = steps != nullptr && field.only_key == kFamilyKey;
+      const bool said_by_steps = steps != nullptr && field.ConditionOn(kFamilyKey) != nullptr;
       if (field.table() != table.name || said_by_steps) continue;
       const auto setting = settings.find(field.key);
       if (setting == settings.end()) continue;

@@ -27,11 +27,13 @@ class Row {
     field_.required = true;
     return *this;
   }
+  // The key has a meaning only where that one has this word; of several conditions, all must hold.
   Row& OnlyWhere(const char* key, const char* word) {
-    field_.only_key = key;
-    field_.only_word = word;
+    field_.only_where.push_back({key, word});
     return *this;
   }
+  // The same, where that one has any value but its default.
+  Row& OnlyWith(const char* key) { return OnlyWhere(key, ""); }
   Row& Bytes() {
     field_.bytes = true;
     return Unit("bytes").Between(0, kMaxCount);

@@ -67,6 +67,7 @@ Rows ModelRows() {
                "none."),
       FIELD(model.attention.rope_base)
           .OnlyWhere(kModelFamilyKey, kDecoderFamily)
+          .OnlyWhere("model.attention.position", "rotary")
           .Between(1, kMaxCount)
           .Doc("Base of the rotary frequencies."),
       FIELD(model.attention.window)
@@ -83,14 +84,17 @@ Rows ModelRows() {
           .Doc("Llama-3 frequency scaling: low frequencies are divided by this; 1: no scaling."),
       FIELD(model.attention.rope_scaling.low_frequency_factor)
           .OnlyWhere(kModelFamilyKey, kDecoderFamily)
+          .OnlyWith("model.attention.rope_scaling.factor")
           .Above(0)
           .Doc("Wavelengths over original_max_positions / this are scaled in full."),
       FIELD(model.attention.rope_scaling.high_frequency_factor)
           .OnlyWhere(kModelFamilyKey, kDecoderFamily)
+          .OnlyWith("model.attention.rope_scaling.factor")
           .Above(0)
           .Doc("Wavelengths under original_max_positions / this are not scaled."),
       FIELD(model.attention.rope_scaling.original_max_positions)
           .OnlyWhere(kModelFamilyKey, kDecoderFamily)
+          .OnlyWith("model.attention.rope_scaling.factor")
           .Between(1, kMaxSize)
           .Unit("tokens")
           .Doc("Context length of the model before scaling."),
@@ -269,21 +273,27 @@ Rows DataRows() {
           .Doc("Share of documents that are rearranged to be filled in in the middle (Bavarian et al., "
                "arXiv:2207.14255); 0: none."),
       FIELD(data.fim.spm_rate)
+          .OnlyWith("data.fim.rate")
           .Between(0, 1)
           .Doc("Share of these in which the suffix stands before the prefix (SPM); of the others the prefix "
                "comes first (PSM)."),
-      FIELD(data.fim.prefix_token).Doc("The token before the prefix, as the tokenizer's files write it."),
-      FIELD(data.fim.middle_token).Doc("The token before the middle."),
-      FIELD(data.fim.suffix_token).Doc("The token before the suffix."),
+      FIELD(data.fim.prefix_token)
+          .OnlyWith("data.fim.rate")
+          .Doc("The token before the prefix, as the tokenizer's files write it."),
+      FIELD(data.fim.middle_token).OnlyWith("data.fim.rate").Doc("The token before the middle."),
+      FIELD(data.fim.suffix_token).OnlyWith("data.fim.rate").Doc("The token before the suffix."),
       FIELD(data.fim.split_token)
+          .OnlyWith("data.fim.rate")
           .Doc("A token between the parts of a document, as between the files of a repository: they are "
                "rearranged each by itself, and the token stays (Megatron-LM's --fim-split-sample); empty: "
                "documents are rearranged whole."),
       FIELD(data.fim.fragment_rate)
+          .OnlyWith("data.fim.rate")
           .Between(0, 1)
           .Doc("Share of the parts that split_token makes which are rearranged, in the documents that rate "
                "chooses (Megatron-LM's --fim-fragment-rate)."),
       FIELD(data.fim.no_prefix)
+          .OnlyWith("data.fim.rate")
           .Doc("A document or part of one whose text begins with this stays as it is (Megatron-LM's "
                "--fim-no-prefix); empty: none does."),
       FIELD(data.tokenizer.kind)

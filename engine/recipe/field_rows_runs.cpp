@@ -164,11 +164,13 @@ Rows TrainingRows() {
                "keep "
                "fp32."),
       FIELD(precision.fp8_gradients)
+          .OnlyWhere("precision.compute", "fp8")
           .Words({"e4m3", "e5m2"})
           .Doc("Format of the gradients that fp8 products take: e5m2 (range) or e4m3 (precision); "
                "activations and "
                "weights are e4m3."),
       FIELD(precision.fp8_scaling)
+          .OnlyWhere("precision.compute", "fp8")
           .Words({"delayed", "current"})
           .Doc(
               "What scales a tensor to fp8: its largest absolute value in the iteration before (delayed), or "

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
@@ -37,6 +38,12 @@ std::string ListToToml(const std::vector<T>& values) {
   return text + "]";
 }
 
+bool Holds(const Condition& condition, const Recipe& recipe) {
+  const Field& field = *FindField(condition.key);
+  const FieldValue value = Get(field, recipe);
+  return condition.word.empty() ? value != DefaultOf(field) : value == FieldValue(condition.word);
+}
+
 }  // namespace
 
 bool Range::Contains(double value) const {
@@ -66,6 +73,25 @@ std::string Field::type_name() const {
     std::string operator()(const std::vector<std::string>&) const { return "list of strings"; }
   };
   return bytes ? "size in bytes" : std::visit(Namer{}, DefaultOf(*this));
+}
+
+std::string Condition::ToText(std::string_view quote) const {
+  const FieldValue value = word.empty() ? DefaultOf(*FindField(key)) : FieldValue(word);
+  return fmt::format("{0}{1}{0} is {2}{0}{3}{0}", quote, key, word.empty() ? "not " : "",
+                     recipe::ToToml(value));
+}
+
+const Condition* Field::ConditionOn(std::string_view other) const {
+  const auto found = std::find_if(only_where.begin(), only_where.end(),
+                                  [&](const Condition& condition) { return condition.key == other; });
+  return found == only_where.end() ? nullptr : &*found;
+}
+
+std::string Field::ConditionsText(std::string_view quote) const {
+  std::string text;
+  for (const Condition& condition : only_where)
+    text += (text.empty() ? "Only where " : " and ") + condition.ToText(quote);
+  return text.empty() ? "" : text + ".";
 }
 
 const std::vector<TableDoc>& Tables() {
@@ -123,10 +149,13 @@ std::string QuoteToml(std::string_view text) {
   return quoted + "\"";
 }
 
-bool Applies(const Field& field, const Recipe& recipe) {
-  if (field.only_key.empty()) return true;
-  return std::get<std::string>(Get(*FindField(field.only_key), recipe)) == field.only_word;
+const Condition* UnmetCondition(const Field& field, const Recipe& recipe) {
+  const auto unmet = std::find_if_not(field.only_where.begin(), field.only_where.end(),
+                                      [&](const Condition& condition) { return Holds(condition, recipe); });
+  return unmet == field.only_where.end() ? nullptr : &*unmet;
 }
+
+bool Applies(const Field& field, const Recipe& recipe) { return UnmetCondition(field, recipe) == nullptr; }
 
 std::string ToToml(const FieldValue& value) {
   struct Printer {

@@ -184,7 +184,7 @@ void RefuseKeysOfOtherFamilies(const Recipe& recipe, const Settings& settings,
   if (recipe.text == nullptr || recipe.text->Find("model.main") == nullptr) return;
   for (const auto& [key, setting] : settings.values) {
     const Field* field = FindField(key);
-    if (field->only_key != kModelFamilyKey || Applies(*field, recipe)) continue;
+    if (field->ConditionOn(kModelFamilyKey) == nullptr || Applies(*field, recipe)) continue;
     const Provenance& steps = recipe.provenance.at(kModelFamilyKey);
     diagnostics->push_back(
         {Severity::kError, setting.provenance.span,
@@ -195,9 +195,9 @@ void RefuseKeysOfOtherFamilies(const Recipe& recipe, const Settings& settings,
 }
 
 bool IsRequired(const Field& field, const Settings& settings) {
-  if (field.only_key == kModelFamilyKey) {
+  if (const Condition* condition = field.ConditionOn(kModelFamilyKey)) {
     const auto family = settings.values.find(kModelFamilyKey);
-    if (family != settings.values.end() && family->second.value != FieldValue(field.only_word)) return false;
+    if (family != settings.values.end() && family->second.value != FieldValue(condition->word)) return false;
   }
   return field.required;
 }

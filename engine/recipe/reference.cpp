@@ -24,8 +24,8 @@ std::string DefaultCell(const Field& field) {
 }
 
 std::string MeaningCell(const Field& field) {
-  if (field.only_key.empty()) return field.doc;
-  return fmt::format("{} Only where `{}` is `\"{}\"`.", field.doc, field.only_key, field.only_word);
+  const std::string conditions = field.ConditionsText("`");
+  return conditions.empty() ? field.doc : field.doc + " " + conditions;
 }
 
 std::string LegalCell(const Field& field) {

@@ -404,10 +404,11 @@ void RatesAreOrdered(const RuleContext& c) {
 void KeysAreOfTheOptimizer(const RuleContext& c) {
   for (const Field& field : Fields()) {
     if (field.table() != "optimizer" || Applies(field, c.recipe) || c.IsDefault(field.key)) continue;
+    const std::string& kind = field.ConditionOn("optimizer.kind")->word;
     c.Error({field.key},
             fmt::format("{} {} goes with kind \"{}\", not \"{}\"", field.name(), ToToml(Get(field, c.recipe)),
-                        field.only_word, c.recipe.optimizer.kind),
-            fmt::format("remove {}; or kind = \"{}\"", field.name(), field.only_word));
+                        kind, c.recipe.optimizer.kind),
+            fmt::format("remove {}; or kind = \"{}\"", field.name(), kind));
   }
 }
 

@@ -43,7 +43,6 @@ const std::vector<Reader>& Readers() {
       {[](const Recipe& r) { return r.evaluation.interval > 0; },
        "evaluation.interval is 0, so nothing is evaluated",
        {"evaluation.iterations"}},
-      {[](const Recipe& r) { return r.data.packs(); }, "data.packing is \"none\"", {"data.long_documents"}},
       {[](const Recipe& r) { return !r.training.weights_from.empty(); },
        "training.weights_from names no weights",
        {"training.weights_match"}},
@@ -62,6 +61,38 @@ void KeysAreRead(const RuleContext& c) {
         c.Note({key}, fmt::format("{} is not used: {}", key, reader.why_not));
     }
   }
+}
+
+// Keys whose conditions have rules of their own, which refuse what these notes would remark on.
+bool IsRefused(const Condition& condition) {
+  return condition.key == kModelFamilyKey || condition.key == "optimizer.kind";
+}
+
+// The keys of a decoder have a rule of their own, as rules that read one are left out for models of a text.
+bool IsOfDecoder(const Field& field) { return field.ConditionOn(kModelFamilyKey) != nullptr; }
+
+// The conditions that the table of keys has.
+template <bool of_decoder>
+void ConditionsAreMet(const RuleContext& c) {
+  for (const Field& field : Fields()) {
+    if (IsOfDecoder(field) != of_decoder || HasDefaultValue(field.key, c.recipe)) continue;
+    const Condition* unmet = UnmetCondition(field, c.recipe);
+    if (unmet == nullptr || IsRefused(*unmet)) continue;
+    c.Note({field.key},
+           fmt::format("{} is not used: {} is {}{}", field.key, unmet->key,
+                       ToToml(Get(*FindField(unmet->key), c.recipe)),
+                       unmet->word.empty() ? "" : fmt::format(", not {}", ToToml(FieldValue(unmet->word)))));
+  }
+}
+
+std::vector<std::string> KeysWithConditions(bool of_decoder) {
+  std::vector<std::string> keys;
+  for (const Field& field : Fields()) {
+    if (field.only_where.empty() || IsOfDecoder(field) != of_decoder) continue;
+    keys.push_back(field.key);
+    for (const Condition& condition : field.only_where) keys.push_back(condition.key);
+  }
+  return keys;
 }
 
 // All of the model would be trained, and not adapters beside it.
@@ -83,7 +114,6 @@ std::vector<std::string> AllKeys() {
                                    "evaluation.interval",
                                    "recompute.granularity",
                                    "training.weights_from",
-                                   "data.packing",
                                    "data.tokenizer.kind"};
   for (const Reader& reader : Readers()) keys.insert(keys.end(), reader.keys.begin(), reader.keys.end());
   return keys;
@@ -98,7 +128,10 @@ bool HasDefaultValue(std::string_view key, const Recipe& recipe) {
 }
 
 std::vector<Rule> UnusedRules() {
-  return {{AllKeys(), KeysAreRead}, {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank}};
+  return {{AllKeys(), KeysAreRead},
+          {KeysWithConditions(false), ConditionsAreMet<false>},
+          {KeysWithConditions(true), ConditionsAreMet<true>},
+          {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank}};
 }
 
 }  // namespace engine::recipe

@@ -78,8 +78,7 @@ Json FieldSchema(const Field& field) {
   } else {
     std::visit([&](const auto& value) { json["default"] = value; }, initial);
   }
-  if (!field.only_key.empty())
-    description += fmt::format(" Only where {} is \"{}\".", field.only_key, field.only_word);
+  if (!field.only_where.empty()) description += " " + field.ConditionsText("");
   json["description"] = description;
   return json;
 }

@@ -170,7 +170,7 @@ std::string ValuesOf(const Choice& choice, Lawfulness least, Trial* trial) {
 std::set<std::string> WithKeysOfOtherFamilies(const Recipe& recipe, std::set<std::string> keys) {
   if (!recipe.is_text()) return keys;
   for (const Field& field : Fields()) {
-    if (field.only_key == kModelFamilyKey && !Applies(field, recipe)) keys.insert(field.key);
+    if (field.ConditionOn(kModelFamilyKey) != nullptr && !Applies(field, recipe)) keys.insert(field.key);
   }
   if (recipe.model.layers > 0) keys.erase("model.layers");
   if (recipe.model.vocab > 0) keys.erase("model.vocab");

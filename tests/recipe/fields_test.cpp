@@ -45,6 +45,34 @@ TEST_CASE("each row is one member, in a known table, documented, with a legal de
   CHECK(FindField("model.none") == nullptr);
 }
 
+TEST_CASE("conditions are on keys that are there, and words that those may have") {
+  for (const Field& field : Fields()) {
+    for (const Condition& condition : field.only_where) {
+      CAPTURE(field.key);
+      CAPTURE(condition.key);
+      const Field* other = FindField(condition.key);
+      REQUIRE(other != nullptr);
+      CHECK((condition.word.empty() ||
+             std::find(other->words.begin(), other->words.end(), condition.word) != other->words.end()));
+    }
+  }
+  CHECK(FindField("model.attention.rope_base")->ConditionsText("`") ==
+        "Only where `model.family` is `\"decoder\"` and `model.attention.position` is `\"rotary\"`.");
+  CHECK(FindField("data.fim.spm_rate")->ConditionsText("") == "Only where data.fim.rate is not 0.0.");
+  CHECK(FindField("data.fim.rate")->ConditionsText("").empty());
+}
+
+TEST_CASE("a key applies where all of its conditions hold") {
+  const Field& base = *FindField("model.attention.rope_base");
+  Recipe recipe;
+  REQUIRE(UnmetCondition(base, recipe) != nullptr);
+  CHECK(UnmetCondition(base, recipe)->key == "model.attention.position");
+  recipe.model.attention.position = "rotary";
+  CHECK(Applies(base, recipe));
+  recipe.model.family = kTextFamily;
+  CHECK(!Applies(base, recipe));
+}
+
 TEST_CASE("the sections are there") {
   std::string sections;
   for (const TableDoc& table : Tables()) {

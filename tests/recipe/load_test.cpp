@@ -263,7 +263,49 @@ TEST_CASE("what becomes of long documents is noted where none are packed") {
   CHECK(unused.ok());
   REQUIRE(unused.diagnostics.size() == 1);
   CHECK(Format(unused.diagnostics[0])
-            .starts_with("--set:1:21: note: data.long_documents is not used: data.packing is \"none\"\n"));
+            .starts_with("--set:1:21: note: data.long_documents is not used: data.packing is \"none\", not "
+                         "\"best_fit\"\n"));
+}
+
+TEST_CASE("keys whose conditions do not hold are noted, and none whose conditions do") {
+  struct Case {
+    std::string set;                // without an effect as the recipe stands
+    std::string reason;             // said in the note
+    std::vector<std::string> with;  // by which it has one
+  };
+  const std::vector<Case> cases = {
+      {"model.attention.rope_base=5e5",
+       "model.attention.position is \"learned\", not \"rotary\"",
+       {"model.attention.position=rotary"}},
+      {"model.attention.rope_scaling.original_max_positions=64",
+       "model.attention.rope_scaling.factor is 1.0",
+       {"model.attention.position=rotary", "model.attention.rope_scaling.factor=8.0"}},
+      {"data.fim.spm_rate=0.25",
+       "data.fim.rate is 0.0",
+       {"data.fim.rate=0.5", "data.fim.prefix_token=p", "data.fim.middle_token=m", "data.fim.suffix_token=s",
+        "data.tokenizer.kind=file", "data.tokenizer.path=tokenizer.json"}},
+      {"precision.fp8_scaling=current",
+       "precision.compute is \"fp32\", not \"fp8\"",
+       {"precision.compute=fp8", "cluster.device=h100"}},
+      {"precision.fp8_gradients=e5m2",
+       "precision.compute is \"fp32\", not \"fp8\"",
+       {"precision.compute=fp8", "cluster.device=h100"}},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.set);
+    const LoadResult unused = LoadBase({one.set});
+    CHECK(unused.ok());
+    REQUIRE(unused.diagnostics.size() == 1);
+    const std::string key = one.set.substr(0, one.set.find('='));
+    CHECK(Format(unused.diagnostics[0])
+              .starts_with(
+                  fmt::format("--set:1:{}: note: {} is not used: {}\n", key.size() + 2, key, one.reason)));
+    std::vector<std::string> sets = one.with;
+    sets.push_back(one.set);
+    const LoadResult used = LoadBase(sets);
+    CAPTURE(FirstError(used));
+    CHECK(used.diagnostics.empty());
+  }
 }
 
 TEST_CASE("an interval of sinks is noted where no sink that is named has one") {
