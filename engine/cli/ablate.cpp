@@ -7,7 +7,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "engine/base/diagnostic.h"
 #include "engine/base/print.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
@@ -41,13 +43,52 @@ bool HasFinished(const recipe::Study& study, const recipe::Variant& variant, con
   });
 }
 
+// A warning or note of `engine check`, and the variants that have it.
+struct Remark {
+  Diagnostic diagnostic;
+  std::string text;  // by which two are the same
+  std::vector<std::string> variants;
+};
+
+void AddRemarks(const std::string& variant, const std::vector<Diagnostic>& diagnostics,
+                std::vector<Remark>* remarks) {
+  for (const Diagnostic& diagnostic : diagnostics) {
+    const std::string text = Format(diagnostic);
+    auto same =
+        std::find_if(remarks->begin(), remarks->end(), [&](const Remark& r) { return r.text == text; });
+    if (same == remarks->end()) same = remarks->insert(same, {diagnostic, text, {}});
+    if (same->variants.empty() || same->variants.back() != variant) same->variants.push_back(variant);
+  }
+}
+
+// What all of that many variants have is said of none of them by name.
+void PrintRemarks(const std::vector<Remark>& remarks, std::size_t variants) {
+  std::vector<Diagnostic> named;
+  for (const Remark& remark : remarks) {
+    Diagnostic& diagnostic = named.emplace_back(remark.diagnostic);
+    if (remark.variants.size() == variants) continue;
+    diagnostic.message += fmt::format(" ({} '{}')", remark.variants.size() == 1 ? "variant" : "variants",
+                                      fmt::join(remark.variants, "', '"));
+  }
+  SortAndUnique(&named);
+  PrintDiagnostics(named);
+}
+
 // Every variant's plan, data and tasks, before anything is written or started. False, and told, where one is wrong.
-bool Check(const recipe::Study& study, const std::string& out) {
+// Warnings and notes on variants that can run are told where `remarks` is asked for.
+bool Check(const recipe::Study& study, const std::string& out, bool remarks) {
   bool good = true;
+  std::vector<Remark> found;
+  std::size_t sound_variants = 0;
   for (const recipe::Variant& variant : study.variants) {
     const std::vector<Diagnostic> diagnostics = CheckPlan(variant.recipe);
     bool sound = !HasErrors(diagnostics);
-    if (!sound) PrintDiagnostics(diagnostics);  // warnings are `engine check`'s
+    if (sound) {
+      ++sound_variants;
+      AddRemarks(variant.name, diagnostics, &found);
+    } else {
+      PrintDiagnostics(diagnostics);
+    }
     if (sound && !HasFinished(study, variant, out)) {
       absl::Status read = data::Source::Open(variant.recipe).status();
       if (read.ok()) read = train::TasksOf(variant.recipe).status();
@@ -59,6 +100,7 @@ bool Check(const recipe::Study& study, const std::string& out) {
     }
     good = good && sound;
   }
+  if (remarks) PrintRemarks(found, sound_variants);
   return good;
 }
 
@@ -79,7 +121,7 @@ int Ablate(const AblateArguments& arguments) {
           ? (std::filesystem::path("runs") / "studies" / std::filesystem::path(arguments.file).stem())
                 .string()
           : arguments.out;
-  if (!Check(loaded.study, out)) return kFailed;
+  if (!Check(loaded.study, out, arguments.check)) return kFailed;
   const std::size_t runs = loaded.study.variants.size() * loaded.study.seeds.size();
   Print(stdout, "{}: {} variants × {} seeds = {} runs, all checked\n", loaded.study.path,
         loaded.study.variants.size(), loaded.study.seeds.size(), runs);
@@ -109,7 +151,8 @@ void AddAblateCommand(CLI::App& app, int* exit_code) {
   command->add_option("--jobs", arguments->jobs, "Runs at once")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}))
       ->capture_default_str();
-  command->add_flag("--check", arguments->check, "Check all variants and end");
+  command->add_flag("--check", arguments->check,
+                    "Check all variants, with warnings and notes on their plans, and end");
   AddDeviceOptions(command, "runs", &arguments->device);
   AddLoadOptions(command, &arguments->load);
   command->footer(

@@ -162,7 +162,8 @@ StudyResult LoadStudy(const std::string& path, const LoadOptions& options, const
   study.metric = said.head.metric;
   study.metric_iterations = said.head.metric_iterations;
   for (Diagnostic& diagnostic : result.diagnostics) {
-    if (diagnostic.code.empty()) diagnostic.code = kBadStudy;
+    const bool is_note = diagnostic.severity == Severity::kNote;
+    if (diagnostic.code.empty() && !is_note) diagnostic.code = kBadStudy;
   }
   SortAndUnique(&result.diagnostics);
   return result;

@@ -272,6 +272,31 @@ TEST_CASE("ablate: all variants are checked before the first one starts") {
   CHECK(!fs::exists(asked.out));
 }
 
+TEST_CASE("ablate: --check says the warnings on each variant's plan, once where all have them") {
+  const TinyStudy tiny(
+      "[variants.plain]\n[variants.long]\nmodel.max_positions = 32\n[variants.narrow]\n"
+      "model.attention.window = 8\n");
+  const ProgramResult result =
+      RunProgram(tiny.Command("--check --set model.norm.epsilon=1 --set model.attention.window=16 --set "
+                              "checkpoint.memory_interval=3"));
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (std::size_t at = result.output.find(text); at != std::string::npos;
+         at = result.output.find(text, at + 1))
+      ++found;
+    return found;
+  };
+  CAPTURE(result.output);
+  CHECK(count("warning: ") == 3);
+  CHECK(count("which begins at about 0 [W313]\n") == 1);
+  CHECK(count("a window of 16 does nothing to sequences of 16 (variants 'plain', 'long') [W310]\n") == 1);
+  CHECK(count("study.toml:7:23: warning: positions 16 to 31 of the learned table are never trained: "
+              "sequence_length is 16 (variant 'long') [W309]\n") == 1);
+  CHECK(count("note: checkpoint.memory_interval is not used: checkpoint.memory is false\n") == 1);
+  CHECK(!fs::exists(tiny.out));
+}
+
 TEST_CASE("ablate: a run that fails does not stop the others, and is told") {
   const TinyStudy tiny(
       "[variants.plain]\n[variants.wild]\noptimizer = { learning_rate = 1e6, clip_grad_norm = 0.0 }\n");

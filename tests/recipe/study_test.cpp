@@ -181,4 +181,16 @@ TEST_CASE("study: a base that is wrong, missing or too large a grid") {
   CHECK(LoadStudy(file.folder.Path("nothing.toml")).diagnostics.size() == 1);
 }
 
+TEST_CASE("study: mistakes have the study's code, and notes have none") {
+  const StudyFile file;
+  const StudyResult noted = file.Load(kHead + "[variants.a]\nmodel.attention.rope_base = 5e5\n");
+  CHECK(noted.ok());
+  REQUIRE(noted.diagnostics.size() == 1);
+  CHECK(noted.diagnostics[0].severity == Severity::kNote);
+  CHECK(noted.diagnostics[0].code.empty());
+  const StudyResult wrong = file.Load(kHead + "[variants.a]\n[varants.b]\n");
+  REQUIRE_FALSE(wrong.diagnostics.empty());
+  CHECK(wrong.diagnostics[0].code == kBadStudy);
+}
+
 }  // namespace engine::recipe
