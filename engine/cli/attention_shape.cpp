@@ -93,7 +93,8 @@ struct ShapeKey {
   std::string_view name;
   ReadValue read;
   bool needed = false;
-  bool is_switch = false;  // its name alone turns it on
+  bool is_switch = false;       // its name alone turns it on
+  std::string_view value = "";  // one that help shows beside the name
 };
 constexpr std::array kShapeKeys = {
     ShapeKey{"batch", ReadCount<&AskedAttention::batch>},
@@ -103,7 +104,7 @@ constexpr std::array kShapeKeys = {
     ShapeKey{"kv_heads", ReadCount<&AskedAttention::kv_heads>},
     ShapeKey{"value_head", ReadCount<&AskedAttention::value_head>},
     ShapeKey{"keys", ReadCount<&AskedAttention::keys>},
-    ShapeKey{"mask", ReadMask},
+    ShapeKey{"mask", ReadMask, false, false, "none"},
     ShapeKey{"window", ReadCount<&AskedAttention::window>},
     ShapeKey{"softcap", ReadSoftcap},
     ShapeKey{"dropout", ReadDropout},
@@ -112,14 +113,18 @@ constexpr std::array kShapeKeys = {
     ShapeKey{"pairs", ReadCount<&AskedAttention::pairs>},
     ShapeKey{"sinks", ReadSwitch<&AskedAttention::sinks>, false, true},
     ShapeKey{"packed", ReadSwitch<&AskedAttention::packed>, false, true},
-    ShapeKey{"dtype", ReadDType},
-    ShapeKey{"documents", ReadDocuments},
+    ShapeKey{"dtype", ReadDType, false, false, "fp16"},
+    ShapeKey{"documents", ReadDocuments, false, false, "300+724"},
 };
 
 std::string AllShapeKeys() {
   std::string names;
   for (const ShapeKey& key : kShapeKeys) names += fmt::format("{}{}", names.empty() ? "" : ", ", key.name);
   return names;
+}
+
+bool IsInExample(const ShapeKey& key) {
+  return kShapeExample.find(fmt::format("{}=", key.name)) != std::string_view::npos;
 }
 
 absl::Status ReadShapeKey(std::string_view word, AskedAttention* shape, std::vector<std::string_view>* seen) {
@@ -236,6 +241,16 @@ double PairsOf(const AskedAttention& s, std::int64_t queries, std::int64_t keys)
 }
 
 }  // namespace
+
+std::string AttentionShapeHelp() {
+  std::string others;
+  for (const ShapeKey& key : kShapeKeys) {
+    if (IsInExample(key)) continue;
+    others += fmt::format("{}{}{}{}", others.empty() ? "" : ", ", key.name, key.value.empty() ? "" : "=",
+                          key.value);
+  }
+  return fmt::format("{}; besides {}", kShapeExample, others);
+}
 
 absl::StatusOr<AskedAttention> ParseAttentionShape(std::string_view text) {
   absl::StatusOr<AskedAttention> shape = ReadShape(text);

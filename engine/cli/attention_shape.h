@@ -35,6 +35,9 @@ struct AskedAttention {
   std::vector<std::int64_t> documents;  // lengths that fill S, the same in each sample; empty: none
 };
 
+// What help says of SHAPE: an example, and the keys that it does not have.
+std::string AttentionShapeHelp();
+
 // Error: what is wrong, and what would be right.
 absl::StatusOr<AskedAttention> ParseAttentionShape(std::string_view text);
 

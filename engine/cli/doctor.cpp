@@ -12,6 +12,7 @@
 #include "engine/base/print.h"
 #include "engine/base/units.h"
 #include "engine/cli/attention_contest.h"
+#include "engine/cli/attention_shape.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/network_report.h"
@@ -93,10 +94,8 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
       command
           ->add_option(
               "--attention", contest->shapes,
-              "Time attention's kernels on GPU 0 instead, forward and backward, for each SHAPE, as in "
-              "batch=8,length=1024,heads=20,head=64; besides kv_heads, value_head, keys, mask=none, "
-              "window, softcap, "
-              "dropout, alibi, distance, sinks, packed, dtype=fp16, documents=300+724")
+              "Time attention's kernels on GPU 0 instead, forward and backward, for each SHAPE, as in " +
+                  AttentionShapeHelp())
           ->type_name("SHAPE");
   command
       ->add_flag("--reference", contest->reference,
@@ -116,7 +115,8 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
       ->needs(network);
   AddLoadOptions(command, &networks->load);
   command->footer(fmt::format(
-      "Exit code 0 where a run on a GPU can start (--network: where nothing is wrong), {} where not.",
+      "Exit code 0 where a run on a GPU can start (--network: where nothing is wrong; --attention: where "
+      "all was timed), {} where not; 2 wrong options",
       static_cast<int>(kNoDevice)));
   command->callback([contest, networks, exit_code] {
     if (networks->wanted) {

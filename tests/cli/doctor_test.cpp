@@ -47,6 +47,15 @@ TEST_CASE("doctor: text and exit code say the same, and what would be right") {
     CHECK(Contains(result.output, "CUDA      missing  this program was compiled without"));
 }
 
+TEST_CASE("doctor: help has every key of an attention's shape") {
+  const std::string help = RunProgram("doctor --help").output;
+  CHECK_MESSAGE(Contains(help,
+                         "as in batch=8,length=1024,heads=20,head=64; besides kv_heads, value_head, keys, "
+                         "mask=none, window, softcap, dropout, alibi, distance, pairs, sinks, packed, "
+                         "dtype=fp16, documents=300+724"),
+                help);
+}
+
 TEST_CASE("doctor: a library that does not load is missing, with the loader's words") {
   if (!CompiledWithCuda()) return;
   const data::TempDir folder;
