@@ -144,13 +144,22 @@ int DiffModels(const DiffArguments& arguments) {
   return arguments.exit_code && !differences->empty() ? kDifferent : 0;
 }
 
+// The side of that letter; where it is refused, what is wrong with it is told.
+absl::StatusOr<study::Side> OpenSide(char letter, const std::string& path,
+                                     const recipe::LoadOptions& options) {
+  absl::StatusOr<study::Side> side = Open(path, options);
+  if (side.ok()) return side;
+  const bool is_told = side.status().message().empty();  // by its diagnostics, which are no status
+  if (!is_told) Print(stderr, "engine diff: {}\n", Message(side.status()));
+  Print(stderr, "engine diff: side {}, {}, is refused{}: nothing was compared\n", letter,
+        NameWithSets(path, options), is_told ? " for these errors" : "");
+  return side;
+}
+
 int Diff(const DiffArguments& arguments) {
   if (IsModel(arguments.a) || IsModel(arguments.b)) return DiffModels(arguments);
-  const absl::StatusOr<study::Side> a = Open(arguments.a, Joined(arguments.load, arguments.load_a));
-  const absl::StatusOr<study::Side> b = Open(arguments.b, Joined(arguments.load, arguments.load_b));
-  for (const absl::Status& status : {a.status(), b.status()}) {
-    if (!status.message().empty()) Print(stderr, "engine diff: {}\n", Message(status));
-  }
+  const absl::StatusOr<study::Side> a = OpenSide('a', arguments.a, Joined(arguments.load, arguments.load_a));
+  const absl::StatusOr<study::Side> b = OpenSide('b', arguments.b, Joined(arguments.load, arguments.load_b));
   if (!a.ok() || !b.ok()) return kNoComparison;
   const study::Comparison comparison = study::Compare(*a, *b);
   // A file name need not be UTF-8.

@@ -122,6 +122,14 @@ TEST_CASE("diff: what is wrong is told, with exit code 2") {
   };
   refused(good + " " + SourcePath("tests/recipe/bad/unknown_key.toml"),
           ":4:1: error: unknown key 'hiden' in [model]");
+  refused(good + " " + SourcePath("tests/recipe/bad/unknown_key.toml"),
+          "engine diff: side b, " + SourcePath("tests/recipe/bad/unknown_key.toml") +
+              ", is refused for these errors: nothing was compared\n");
+  refused(good + " " + good + " --set-a parallelism.dp=3",
+          "hint: global_batch 12 or 18\nengine diff: side a, " + good +
+              " --set parallelism.dp=3, is refused for these errors: nothing was compared\n");
+  refused(folder / "none.json" + " " + good,
+          "engine diff: side a, " + (folder / "none.json") + ", is refused: nothing was compared\n");
   refused(good + " " + folder / "bad.json", "bad.json: no plan as `engine plan --json` writes it");
   refused(good + " " + folder.path(), "holds neither a checkpoint (manifest.json) nor a run (plan.json)");
   refused(good + " " + folder / "none.json",
