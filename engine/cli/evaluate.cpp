@@ -67,8 +67,9 @@ absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& argumen
 // Before anything is computed whose samples could not be kept, or would take the place of what is asked.
 absl::Status CheckSamplesFile(const std::string& path, const std::vector<std::string>& tasks) {
   std::error_code error;
-  ASSIGN_OR_RETURN(const std::vector<evaluate::TaskSettings> asked, evaluate::ReadTasks(tasks));
-  for (const evaluate::TaskSettings& task : asked) {
+  const absl::StatusOr<std::vector<evaluate::TaskSettings>> asked = evaluate::ReadTasks(tasks);
+  if (!asked.ok()) return WithContext(asked.status(), "--task");
+  for (const evaluate::TaskSettings& task : *asked) {
     if (!path.empty() && fs::equivalent(path, task.file, error))
       return InvalidArgument("--samples-out {}: it is the file of task {}", path, task.name);
   }

@@ -277,8 +277,11 @@ absl::StatusOr<Task> MakeTask(const TaskSettings& settings, const data::Tokenize
   return task;
 }
 
-absl::StatusOr<std::vector<Task>> MakeTasks(const std::vector<TaskSettings>& settings,
-                                            const recipe::Recipe& recipe, std::int64_t limit) {
+namespace {
+
+absl::StatusOr<std::vector<Task>> ReadAndMake(const std::vector<std::string>& given,
+                                              const recipe::Recipe& recipe, std::int64_t limit) {
+  ASSIGN_OR_RETURN(const std::vector<TaskSettings> settings, ReadTasks(given));
   absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(recipe.data.tokenizer);
   if (!tokenizer.ok()) return WithContext(tokenizer.status(), "tasks are texts");
   std::vector<Task> tasks;
@@ -287,6 +290,15 @@ absl::StatusOr<std::vector<Task>> MakeTasks(const std::vector<TaskSettings>& set
                      MakeTask(one, **tokenizer, recipe.model.vocab, recipe.data.sequence_length, limit));
     tasks.push_back(std::move(task));
   }
+  return tasks;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Task>> MakeTasks(const std::vector<std::string>& given, const std::string& said_by,
+                                            const recipe::Recipe& recipe, std::int64_t limit) {
+  absl::StatusOr<std::vector<Task>> tasks = ReadAndMake(given, recipe, limit);
+  if (!tasks.ok()) return WithContext(tasks.status(), said_by);
   return tasks;
 }
 

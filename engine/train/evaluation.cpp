@@ -15,6 +15,7 @@
 #include "engine/evaluate/results.h"
 #include "engine/evaluate/score_rows.h"
 #include "engine/evaluate/task.h"
+#include "engine/recipe/print.h"
 #include "engine/train/feed.h"
 #include "engine/train/records.h"
 
@@ -27,9 +28,9 @@ bool EvaluationDue(const recipe::Recipe& recipe, std::int64_t iteration) {
 
 absl::StatusOr<std::vector<evaluate::Task>> TasksOf(const recipe::Recipe& recipe) {
   if (recipe.evaluation.tasks.empty()) return std::vector<evaluate::Task>();
-  ASSIGN_OR_RETURN(const std::vector<evaluate::TaskSettings> settings,
-                   evaluate::ReadTasks(recipe.evaluation.tasks));
-  return evaluate::MakeTasks(settings, recipe, /*limit=*/0);
+  constexpr const char* kKey = "evaluation.tasks";
+  const std::string said_by = fmt::format("{} ({})", kKey, recipe::OriginOf(recipe, kKey));
+  return evaluate::MakeTasks(recipe.evaluation.tasks, said_by, recipe, /*limit=*/0);
 }
 
 std::optional<Diagnostic> CheckTasks(const recipe::Recipe& recipe) {

@@ -164,9 +164,8 @@ absl::StatusOr<EvaluatedModel> ModelOfRecipe(recipe::Recipe recipe, const std::s
 
 absl::Status EvaluateModel(const EvaluatedModel& model, const ModelEvaluationOptions& options,
                            const state::Device& device, const std::function<void(const AskedTask&)>& emit) {
-  ASSIGN_OR_RETURN(const std::vector<evaluate::TaskSettings> settings, evaluate::ReadTasks(options.tasks));
   ASSIGN_OR_RETURN(const std::vector<evaluate::Task> tasks,
-                   evaluate::MakeTasks(settings, model.recipe, options.limit));
+                   evaluate::MakeTasks(options.tasks, "--task", model.recipe, options.limit));
   const recipe::Recipe recipe = ForTasks(model.recipe, tasks, options.batch, device);
   RETURN_IF_ERROR(ErrorOf(driver::CheckDevice(recipe, device.profile)));
   Prepared prepared;

@@ -184,7 +184,9 @@ TEST_CASE("tasks: what is wrong is said before anything runs") {
     CHECK_FALSE(std::filesystem::exists(folder / "run/metrics.jsonl"));
     return Message(result.status);
   };
-  CHECK(error("\"lambada=" + folder / "none.jsonl\"").find("none.jsonl") != std::string::npos);
+  const std::string none = error("\"lambada=" + folder / "none.jsonl\"");
+  CHECK(none.starts_with("evaluation.tasks (--set:"));
+  CHECK(none.ends_with("): cannot open " + (folder / "none.jsonl") + ": No such file or directory"));
   data::WriteFile(folder / "bad.jsonl", "{\"text\": \"a b\"}\n{}\n");
   CHECK(
       error("\"lambada=" + folder / "bad.jsonl\"").find("bad.jsonl:2: error: the key \"text\" is missing") !=
