@@ -20,11 +20,14 @@
 #include "engine/cli/stop_signals.h"
 #include "engine/data/chat_build.h"
 #include "engine/data/entropy.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/preprocess.h"
 #include "engine/data/rearrange.h"
 #include "engine/data/remote_output.h"
 #include "engine/data/temporary_file.h"
 #include "engine/data/unfinished_build.h"
+#include "engine/storage/location.h"
+#include "engine/storage/storage.h"
 
 namespace engine::cli {
 namespace {
@@ -154,15 +157,22 @@ struct Built {
   std::string text;
 };
 
+// What stands behind the inputs of a data set of that name, which is local or not written yet.
+std::string ReplacesText(const data::MadeDataset& made, const std::string& name) {
+  const bool replaces = storage::IsUrl(name) ? storage::Open(data::IdxPath(name)).ok() : made.replaces;
+  return replaces ? "; replaces the data set of this name" : "";
+}
+
 absl::StatusOr<Built> BuildText(const data::PreprocessOptions& options, const data::Tokenizer& tokenizer,
                                 const std::string& published) {
   Built built;
   ASSIGN_OR_RETURN(built.result, data::Preprocess(options, tokenizer));
   for (const data::MadeDataset& made : built.result.datasets) {
-    built.text += fmt::format("{} documents, {} sequences, {} tokens ({}) from {}\n{}\n",
-                              WithThousands(made.documents), WithThousands(made.sequences),
-                              WithThousands(made.tokens), Name(built.result.type), InputsText(built.result),
-                              data::PublishedName(made.prefix, options.output_prefix, published));
+    const std::string name = data::PublishedName(made.prefix, options.output_prefix, published);
+    built.text +=
+        fmt::format("{} documents, {} sequences, {} tokens ({}) from {}{}\n{}\n",
+                    WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
+                    Name(built.result.type), InputsText(built.result), ReplacesText(made, name), name);
   }
   return built;
 }
@@ -172,10 +182,10 @@ absl::StatusOr<Built> BuildChat(const Chat& chat, const data::Tokenizer& tokeniz
   ASSIGN_OR_RETURN(const data::ChatBuildResult made,
                    data::BuildConversations(chat.options, chat.chat_template, tokenizer));
   Built built = {
-      made, fmt::format("{} conversations, {} tokens ({}), {} of them learned, from {}, by {}\n",
+      made, fmt::format("{} conversations, {} tokens ({}), {} of them learned, from {}, by {}{}\n",
                         WithThousands(made.datasets[0].documents), WithThousands(made.datasets[0].tokens),
                         Name(made.type), WithThousands(made.learned), InputsText(made),
-                        chat.chat_template.source())};
+                        chat.chat_template.source(), ReplacesText(made.datasets[0], published))};
   if (made.nothing_to_learn > 0)
     built.text += fmt::format("{} conversations have nothing to learn: no turn of the assistant\n",
                               WithThousands(made.nothing_to_learn));

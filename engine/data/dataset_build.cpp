@@ -12,6 +12,7 @@
 #include "engine/base/version.h"
 #include "engine/base/write_file.h"
 #include "engine/data/file_stream.h"
+#include "engine/data/indexed_format.h"
 #include "engine/data/ordered_workers.h"
 #include "engine/data/unfinished_build.h"
 
@@ -228,7 +229,7 @@ absl::Status ReadAll(const BuildOptions& options, const BuildKind& kind, std::sp
         "{} since an unfinished build has read it; --restart throws away what that has made",
         Message(status));
   }
-  RETURN_IF_ERROR(any ? build->Commit() : build->Remove());
+  RETURN_IF_ERROR(any ? build->Commit() : build->Discard());
   RETURN_IF_ERROR(status);
   return InvalidArgument("no documents in {} files, the first of which is {}", files.size(),
                          files.empty() ? "missing" : files.front());
@@ -276,11 +277,13 @@ absl::StatusOr<BuildResult> BuildDatasets(const BuildOptions& options, const Bui
   result.resumed_documents = build->state().sizes.front().documents;
   RETURN_IF_ERROR(ReadAll(options, kind, files, build.get()));
   ASSIGN_OR_RETURN(const MadeData made, build->Complete(options.drop_duplicates));
+  std::error_code ignored;
   for (std::size_t i = 0; i < types.size(); ++i) {
     result.datasets.push_back({.prefix = prefixes[i],
                                .documents = made.sizes[i].documents,
                                .sequences = made.sizes[i].sequences,
-                               .tokens = made.sizes[i].token_bytes / SizeOf(types[i])});
+                               .tokens = made.sizes[i].token_bytes / SizeOf(types[i]),
+                               .replaces = std::filesystem::exists(IdxPath(prefixes[i]), ignored)});
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
     const FinishedInput& input = build->state().finished[i];

@@ -51,6 +51,7 @@ struct MadeDataset {
   std::int64_t documents = 0;
   std::int64_t sequences = 0;
   std::int64_t tokens = 0;
+  bool replaces = false;  // a data set that had the same prefix
 };
 
 struct ReadInput {

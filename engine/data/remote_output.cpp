@@ -101,7 +101,11 @@ absl::Status MakeAt(const std::string& output_prefix,
   RETURN_IF_ERROR(TryToWrite(output_prefix));
   ASSIGN_OR_RETURN(const std::string folder, LocalFolder(output_prefix));
   const std::string local = folder + "/made";
-  RETURN_IF_ERROR(make(local));
+  if (absl::Status status = make(local); !status.ok()) {
+    std::error_code not_empty;  // what is done stays there
+    fs::remove(folder, not_empty);
+    return status;
+  }
   if (absl::Status status = Publish(local, output_prefix); !status.ok())
     return absl::Status(status.code(), fmt::format("{}; what was made is in {}", Message(status), folder));
   return RemoveTree(folder);

@@ -58,6 +58,16 @@ std::string Differing(const Json& a, const Json& b) {
   return names;
 }
 
+// The folders above it that are not there, the innermost first.
+std::vector<std::string> MissingParents(const fs::path& folder) {
+  std::vector<std::string> missing;
+  std::error_code ignored;
+  for (fs::path parent = folder.parent_path(); !parent.empty() && !fs::exists(parent, ignored);
+       parent = parent.parent_path())
+    missing.push_back(parent);
+  return missing;
+}
+
 }  // namespace
 
 std::string UnfinishedPath(const std::string& output_prefix) { return output_prefix + ".unfinished"; }
@@ -68,6 +78,7 @@ absl::StatusOr<std::unique_ptr<UnfinishedBuild>> UnfinishedBuild::Open(const std
                                                                        bool restart) {
   const std::string folder = UnfinishedPath(output_prefix);
   std::error_code error;
+  std::vector<std::string> made_parents = MissingParents(folder);
   fs::create_directories(folder, error);
   if (error) return SystemError("create", folder, error.value());
   ASSIGN_OR_RETURN(File lock, OpenFolder(folder));
@@ -80,6 +91,7 @@ absl::StatusOr<std::unique_ptr<UnfinishedBuild>> UnfinishedBuild::Open(const std
   ASSIGN_OR_RETURN(Journal journal, Journal::Open(folder + "/journal"));
   std::unique_ptr<UnfinishedBuild> build(
       new UnfinishedBuild(folder, std::move(types), std::move(lock), std::move(journal)));
+  build->made_parents_ = std::move(made_parents);
   build->state_.sizes.resize(build->types_.size());
   RETURN_IF_ERROR(build->Load(what));
   RETURN_IF_ERROR(build->OpenFiles());
@@ -248,6 +260,15 @@ absl::Status UnfinishedBuild::Remove() {
   (void)WaitForCommit();
   RETURN_IF_ERROR(RemoveTree(folder_ + "/journal"));  // first: nothing goes on with the rest
   return RemoveTree(folder_);
+}
+
+absl::Status UnfinishedBuild::Discard() {
+  RETURN_IF_ERROR(Remove());
+  std::error_code not_empty;
+  for (const std::string& parent : made_parents_) {
+    if (!fs::remove(parent, not_empty)) break;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace engine::data

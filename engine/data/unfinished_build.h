@@ -76,6 +76,8 @@ class UnfinishedBuild {
   // Gives the data sets their names, the last one first; before that none of these names has an older one's index.
   absl::Status Publish(std::span<const std::string> prefixes);
   absl::Status Remove();
+  // The same, of a build that has made nothing: the folders above it that Open made go, too, as far as they are empty.
+  absl::Status Discard();
 
  private:
   UnfinishedBuild(std::string folder, std::vector<TokenType> types, File lock, Journal journal)
@@ -91,7 +93,8 @@ class UnfinishedBuild {
   nlohmann::ordered_json TakeRecord();
 
   std::string folder_;
-  std::vector<TokenType> types_;  // of data sets
+  std::vector<std::string> made_parents_;  // folders that Open made for it, the innermost first
+  std::vector<TokenType> types_;           // of data sets
   File lock_;
   Journal journal_;
   BuildState state_;

@@ -37,6 +37,28 @@ TEST_CASE("data build: an error leaves nothing behind") {
   CHECK(refused.output == (folder / "in.jsonl") +
                               ":2: error: \"text\" is a number, and must be a string or a list of strings\n");
   CHECK(folder.entries() == 1);
+  // Nor do the folders that it made; one that was there, or that others use by then, stays.
+  std::filesystem::create_directory(folder / "there");
+  for (const char* prefix : {"no/such/out", "there/no/out"}) {
+    CAPTURE(prefix);
+    CHECK(RunProgram("data build --input " + folder / "in.jsonl" + " --output-prefix " + folder / prefix)
+              .exit_code == 1);
+  }
+  CHECK(folder.entries() == 2);
+  CHECK(std::filesystem::is_empty(folder / "there"));
+}
+
+TEST_CASE("data build: a data set that is replaced is told") {
+  const data::TempDir folder;
+  data::WriteFile(folder / "in.jsonl", "{\"text\":\"fine\",\"more\":\"ok\"}\n");
+  const std::string command =
+      "data build --input " + folder / "in.jsonl" + " --output-prefix " + folder / "out";
+  CHECK_FALSE(Contains(RunProgram(command).output, "replaces"));
+  CHECK(Contains(RunProgram(command).output,
+                 " in 1 files; replaces the data set of this name\n" + folder / "out_text_document\n"));
+  const std::string both = RunProgram(command + " --json-key text --json-key more").output;
+  CHECK(Contains(both, "; replaces the data set of this name\n" + folder / "out_text_document\n"));
+  CHECK(Contains(both, " in 1 files\n" + folder / "out_more_document\n"));
 }
 
 TEST_CASE("data: several keys; parts, all of them together, and what is in them") {
@@ -111,6 +133,7 @@ TEST_CASE("data build: progress is on a terminal alone, and standard output as i
       "data build --workers 1 --input " + folder / "in.jsonl" + " --output-prefix " + folder / "out";
   const ProgramResult plain = RunProgram(command);
   CHECK(plain.output.starts_with("40,000 documents, "));
+  std::filesystem::remove(folder / "out_text_document.idx");  // so that the next one replaces none
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE(terminal >= 0);
   REQUIRE(grantpt(terminal) == 0);
