@@ -62,6 +62,17 @@ constexpr std::array<OtherName, 27> kOtherNames = {{{"lr", "optimizer.learning_r
                                                     {"save_interval", "checkpoint.interval"},
                                                     {"eval_interval", "evaluation.interval"}}};
 
+// What a decoder has no key for: attributes of steps, which are looked for among its keys.
+struct StepAttribute {
+  std::string_view table, name;
+  std::string_view step;  // the module (engine/model/modules/)
+};
+constexpr std::array<StepAttribute, 5> kStepAttributes = {{{"model.attention", "alibi", "attention"},
+                                                           {"model.attention", "mask", "attention"},
+                                                           {"model.attention", "scale", "attention"},
+                                                           {"model.attention", "sinks", "attention"},
+                                                           {"model.attention", "softcap", "attention"}}};
+
 class Parser {
  public:
   Parser(const Source& source, Provenance::Origin origin, std::vector<ExtendsEntry>* extends,
@@ -177,7 +188,7 @@ class Parser {
     if (!hint.empty()) {
       hint = fmt::format("did you mean '{}'?", hint);
     } else {
-      hint = ElsewhereHint(entry.key);
+      hint = ElsewhereHint(entry.key, table);
     }
     const bool is_section = table.empty() && entry.value.kind == Node::Kind::kTable;
     Error(entry.key_mark,
@@ -186,8 +197,17 @@ class Parser {
           std::move(hint));
   }
 
-  // A key that another table has, or that goes by another name here.
-  static std::string ElsewhereHint(const std::string& name) {
+  // An attribute of a step, a key that another table has, or one that goes by another name here.
+  static std::string ElsewhereHint(const std::string& name, const std::string& table) {
+    const auto attribute =
+        std::find_if(kStepAttributes.begin(), kStepAttributes.end(),
+                     [&](const StepAttribute& one) { return one.table == table && one.name == name; });
+    if (attribute != kStepAttributes.end())
+      return fmt::format(
+          "'{}' is an attribute of the step `{}` of a model that is written as steps: `engine resolve "
+          "--expand` prints "
+          "this one so, and docs/custom-models.md says more",
+          name, attribute->step);
     const auto other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
                                     [&](const OtherName& one) { return one.name == name; });
     if (other != kOtherNames.end()) return fmt::format("'{}' is called {} here", name, other->here);
