@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "engine/base/status.h"
 #include "engine/import/megatron_block_text.h"
@@ -210,6 +214,28 @@ class ChangesWriter {
   const MegatronModelChanges& c_;
 };
 
+// Adds all names that stand in strings of the node: of dims, and others.
+void AddNames(const recipe::Node& node, std::set<std::string>* names) {
+  std::string name;
+  for (const char c : node.string + " ") {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') {
+      name += c;
+    } else {
+      names->insert(std::exchange(name, ""));
+    }
+  }
+  for (const recipe::Node& item : node.items) AddNames(item, names);
+  for (const recipe::Entry& entry : node.entries) AddNames(entry.value, names);
+}
+
+// A decoder has dims that its steps no longer need once they are changed, such as F where all layers have experts.
+void RemoveUnusedDims(recipe::Node* text) {
+  std::set<std::string> names;
+  AddNames(*text, &names);
+  std::erase_if(text->Find("model.dims")->entries,
+                [&](const recipe::Entry& dim) { return !names.contains(dim.key); });
+}
+
 }  // namespace
 
 MegatronModelText TextOfMegatronModel(const recipe::Recipe& decoder, const MegatronModelChanges& changes) {
@@ -223,6 +249,7 @@ MegatronModelText TextOfMegatronModel(const recipe::Recipe& decoder, const Megat
       recipe::ParseSettings(*document, recipe::Provenance::Origin::kFile, nullptr, &mistakes);
   recipe::MergeText(settings.text, &text, &mistakes);
   ENGINE_CHECK(mistakes.empty(), "changes of a decoder's steps: {}", Format(mistakes[0]));
+  RemoveUnusedDims(&text);
   return {recipe::ModelLines(text), recipe::TextTables(text)};
 }
 

@@ -62,6 +62,7 @@ Blocks::Blocks(const Node* blocks, std::vector<Diagnostic>* diagnostics) : node_
 }
 
 const Block* Blocks::Find(std::string_view name) const {
+  found_.emplace(name);
   const auto found = blocks_.find(name);
   return found == blocks_.end() || found->second.node == nullptr ? nullptr : &found->second;
 }
@@ -71,6 +72,15 @@ std::vector<std::string> Blocks::Names() const {
   if (node_ == nullptr) return names;
   for (const Entry& entry : node_->entries) names.push_back(entry.key);
   return names;
+}
+
+std::vector<const Entry*> Blocks::Unused() const {
+  std::vector<const Entry*> unused;
+  if (node_ == nullptr) return unused;
+  for (const Entry& entry : node_->entries) {
+    if (!found_.contains(entry.key)) unused.push_back(&entry);
+  }
+  return unused;
 }
 
 void Blocks::Read(const Entry& entry, std::vector<std::string>* open, std::vector<Diagnostic>* diagnostics) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ class Blocks {
   const Block* Find(std::string_view name) const;
   bool Has(std::string_view name) const { return node_ != nullptr && node_->Find(name) != nullptr; }
   std::vector<std::string> Names() const;
+  // Those that Find was never asked for, neither by a step nor by a block that is like it; in the text's order.
+  std::vector<const recipe::Entry*> Unused() const;
 
  private:
   void Read(const recipe::Entry& entry, std::vector<std::string>* open, std::vector<Diagnostic>* diagnostics);
@@ -33,6 +36,7 @@ class Blocks {
 
   const recipe::Node* node_;
   std::map<std::string, Block, std::less<>> blocks_;
+  mutable std::set<std::string, std::less<>> found_;  // what Find was asked for
 };
 
 }  // namespace engine::model

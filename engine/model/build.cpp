@@ -58,10 +58,35 @@ bool IsCausal(const Node& node) {
   return std::all_of(node.items.begin(), node.items.end(), IsCausal);
 }
 
+void AddNote(Diagnostic diagnostic, std::vector<Diagnostic>* notes) {
+  diagnostic.severity = Severity::kNote;
+  notes->push_back(std::move(diagnostic));
+}
+
+// Blocks and dims of a text without mistakes that none of its steps has needed. A dim is shown at its value: that is of the file
+// that said it last.
+void NoteUnused(const Blocks& blocks, const Node* named_dims, const DimTable& dims,
+                std::vector<Diagnostic>* notes) {
+  for (const recipe::Entry* entry : blocks.Unused()) {
+    AddNote(
+        ErrorAt(*entry,
+                fmt::format("block.{} is not used: no stack or call runs it, and no other block is like it",
+                            recipe::Shown(entry->key))),
+        notes);
+  }
+  if (named_dims == nullptr) return;
+  for (const recipe::Entry& entry : named_dims->entries) {
+    if (dims.IsRead(entry.key)) continue;
+    AddNote(ErrorAt(entry.value, fmt::format("dims.{} is not used: no step, input or other dim names it",
+                                             recipe::Shown(entry.key))),
+            notes);
+  }
+}
+
 }  // namespace
 
 Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagnostic>* diagnostics,
-                Origins* origins) {
+                Origins* origins, std::vector<Diagnostic>* notes) {
   const auto table_of = [&](std::string_view key) -> const Node* {
     const Node* node = text.Find(key);
     if (node == nullptr || node->kind == Node::Kind::kTable) return node;
@@ -78,14 +103,17 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
     return graph;
   }
   DimTable dims(options, IsCausal(text));
-  dims.Read(table_of("model.dims"), table_of("model.means"), diagnostics);
+  const Node* named_dims = table_of("model.dims");
+  dims.Read(named_dims, table_of("model.means"), diagnostics);
   if (diagnostics->size() > known) return graph;
   Scope scope{.dims = &dims};
   AddInputs(table_of("model.inputs"), dims, &graph, &scope, diagnostics);
   if (options.documents) AddDocumentInputs(table_of("model.inputs"), dims, &graph, diagnostics);
-  Walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, origins, diagnostics)
-      .Main(main, &scope);
+  Walk walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, origins,
+            diagnostics);
+  walk.Main(main, &scope);
   KeepOneAPlace(known, diagnostics);
+  if (notes != nullptr && diagnostics->size() == known) NoteUnused(walk.blocks(), named_dims, dims, notes);
   return graph;
 }
 

@@ -59,9 +59,11 @@ std::optional<int> TokenOffset(std::string_view input);
 bool IsLabels(std::string_view input);
 
 // The graph of a text (recipe/text.h); mistakes are added to `diagnostics`, each at the step, attribute or dim that it is
-// of. With a mistake the graph is no model. `origins`: of its nodes, where not null.
+// of. With a mistake the graph is no model. `origins`: of its nodes, where not null. `notes`, where not null: one for each block
+// and dim of the text that nothing uses, if there is no mistake.
 graph::Graph BuildText(const recipe::Node& text, const BuildOptions& options,
-                       std::vector<Diagnostic>* diagnostics, Origins* origins = nullptr);
+                       std::vector<Diagnostic>* diagnostics, Origins* origins = nullptr,
+                       std::vector<Diagnostic>* notes = nullptr);
 
 // The recipe's model: its text, or what its knobs expand to (recipe/expand.h). The recipe must have passed model::Load.
 graph::Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options,

@@ -50,6 +50,7 @@ std::vector<std::string> DimTable::Names() const {
 }
 
 absl::StatusOr<std::int64_t> DimTable::ValueOf(std::string_view name) const {
+  read_->emplace(name);
   if (name == "B") return options_.batch;
   if (name == "S") return options_.sequence;
   if (const auto found = sizes_.find(name); found != sizes_.end()) return found->second;

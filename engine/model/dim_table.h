@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,9 @@ class DimTable {
   absl::StatusOr<std::int64_t> Integer(const recipe::Node& node) const;
   absl::StatusOr<double> Real(const recipe::Node& node) const;
 
+  // Whether an expression has named the dim, also one that a copy of this table has evaluated (With).
+  bool IsRead(std::string_view name) const { return read_->contains(name); }
+
  private:
   absl::StatusOr<std::int64_t> ValueOf(std::string_view name) const;
   std::vector<std::string> Names() const;
@@ -50,6 +55,8 @@ class DimTable {
   bool causal_;
   std::map<std::string, std::int64_t, std::less<>> sizes_;
   std::map<std::string, graph::Dim, std::less<>> means_;
+  using NameSet = std::set<std::string, std::less<>>;
+  std::shared_ptr<NameSet> read_ = std::make_shared<NameSet>();  // shared by copies
 };
 
 }  // namespace engine::model

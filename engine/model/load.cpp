@@ -9,6 +9,7 @@
 #include "engine/model/groups.h"
 #include "engine/model/lora.h"
 #include "engine/recipe/expand.h"
+#include "engine/recipe/set_argument.h"
 #include "engine/recipe/text.h"
 #include "engine/recipe/validate.h"
 
@@ -44,7 +45,16 @@ void CompleteText(const graph::Graph& graph, bool good, recipe::Recipe* recipe,
   if (good) *mistakes = recipe::Validate(*recipe);
 }
 
-void Complete(recipe::LoadResult* result) {
+// Files that a recipe extends may have blocks and dims for others that do: notes are on its own lines and on --set alone. A text
+// that a run has kept has all of them in one file.
+void AddNotes(const std::vector<Diagnostic>& notes, const std::string& path,
+              std::vector<Diagnostic>* diagnostics) {
+  for (const Diagnostic& note : notes) {
+    if (note.span.file == path || note.span.file == recipe::kSetSource) diagnostics->push_back(note);
+  }
+}
+
+void Complete(recipe::LoadResult* result, bool is_of_files) {
   recipe::Recipe& recipe = result->recipe;
   const bool good = result->ok();
   const bool has_steps =
@@ -54,12 +64,14 @@ void Complete(recipe::LoadResult* result) {
   // The keys of a decoder are checked by their rules.
   if (!has_steps && !((has_groups || has_lora) && good)) return;
   std::vector<Diagnostic> mistakes;
-  graph::Graph graph =
-      BuildText(has_steps ? *recipe.text : ExpandedText(recipe), OptionsOf(recipe), &mistakes);
+  std::vector<Diagnostic> notes;
+  graph::Graph graph = BuildText(has_steps ? *recipe.text : ExpandedText(recipe), OptionsOf(recipe),
+                                 &mistakes, /*origins=*/nullptr, &notes);
   if (mistakes.empty()) FreezeForLora(recipe, &graph, &mistakes);
   if (mistakes.empty()) ApplyGroups(recipe, &graph, &mistakes);
   if (mistakes.empty() && has_steps) CompleteText(graph, good, &recipe, &mistakes);
   result->diagnostics.insert(result->diagnostics.end(), mistakes.begin(), mistakes.end());
+  if (has_steps && is_of_files) AddNotes(notes, recipe.path, &result->diagnostics);
   SortAndUnique(&result->diagnostics);
 }
 
@@ -72,21 +84,21 @@ recipe::LoadResult Load(const std::string& path, const recipe::LoadOptions& opti
 recipe::LoadResult Load(const std::string& path, const recipe::LoadOptions& options,
                         const recipe::Settings& overrides) {
   recipe::LoadResult result = recipe::Load(path, options, overrides);
-  Complete(&result);
+  Complete(&result, /*is_of_files=*/true);
   return result;
 }
 
 recipe::LoadResult LoadText(const std::string& text, const std::string& name,
                             const recipe::LoadOptions& options) {
   recipe::LoadResult result = recipe::LoadText(text, name, options);
-  Complete(&result);
+  Complete(&result, /*is_of_files=*/false);
   return result;
 }
 
 recipe::LoadResult LoadExtendingText(const std::string& text, const std::string& name,
                                      const recipe::LoadOptions& options) {
   recipe::LoadResult result = recipe::LoadExtendingText(text, name, options);
-  Complete(&result);
+  Complete(&result, /*is_of_files=*/false);
   return result;
 }
 

@@ -37,6 +37,7 @@ class Walk {
 
   // The steps of main.
   void Main(const recipe::Node& steps, Scope* scope);
+  const Blocks& blocks() const { return blocks_; }
 
  private:
   void Step(const recipe::Node& step, const std::string& prefix, Scope* scope);

@@ -57,9 +57,21 @@ TEST_CASE("texts of other families are read as far as there are modules") {
   CHECK(CountParameters(BuildModel(mixtral.recipe, {.sequence = 64})) == 46'702'792'704);  // Mixtral 8x7B
 }
 
+TEST_CASE("blocks and dims that nothing uses are no mistake, and not told of files that others extend") {
+  const std::string folder = ENGINE_SOURCE_DIR "/tests/model/bad/";
+  CHECK(Load(folder + "unused.toml").ok());
+  const recipe::TemporaryFolder files;
+  CHECK(Load(files.Write("a.toml", "extends = \"" + folder + "unused.toml\"\n")).diagnostics.empty());
+  const recipe::LoadResult set =
+      Load(files.Write("b.toml", "extends = \"" + folder + "unused.toml\"\n"), {{"model.dims.Z=9"}, ""});
+  CHECK(set.ok());
+  REQUIRE(set.diagnostics.size() == 1);
+  CHECK(Format(set.diagnostics[0]).starts_with("--set:1:14: note: dims.Z is not used: "));
+}
+
 TEST_CASE("the text that they spoil is good") {
   const recipe::LoadResult loaded = Load(ENGINE_SOURCE_DIR "/tests/model/good.toml");
-  CHECK(loaded.ok());
+  CHECK(loaded.diagnostics.empty());
   CHECK(loaded.recipe.model.layers == 2);
   CHECK(loaded.recipe.model.vocab == 259);
   CHECK(loaded.recipe.model.hidden == 64);
