@@ -33,13 +33,14 @@ TEST_CASE("optimizers: their attributes are keys that go with their kind, and no
       const recipe::Field* field = recipe::FindField(key);
       REQUIRE(field != nullptr);
       CHECK(std::get<double*>(field->member(recipe)) == &(recipe.optimizer.*attribute.value));
-      CHECK(field->only_key == "optimizer.kind");
-      CHECK(field->only_word == optimizer.kind);
+      const recipe::Condition* condition = field->ConditionOn("optimizer.kind");
+      REQUIRE(condition != nullptr);
+      CHECK(condition->word == optimizer.kind);
       keys.insert(key);
     }
   }
   for (const recipe::Field& field : recipe::Fields()) {
-    if (field.only_key == "optimizer.kind") CHECK_MESSAGE(keys.contains(field.key), field.key);
+    if (field.ConditionOn("optimizer.kind") != nullptr) CHECK_MESSAGE(keys.contains(field.key), field.key);
   }
 }
 
