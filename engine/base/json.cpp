@@ -1,6 +1,9 @@
 #include "engine/base/json.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
+#include <vector>
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
@@ -17,6 +20,29 @@ std::string ReasonOf(const nlohmann::json::exception& error, std::string_view fr
   const std::size_t at = what.find(front_ends);
   if (at != std::string_view::npos) what.remove_prefix(at + front_ends.size());
   return Shown(what, kMostReasonBytes);
+}
+
+// Where an error stands whose place in the text is not known.
+std::string WhereIn(std::string_view text, const std::string& name, std::int64_t first_line) {
+  const bool is_line = text.find('\n') == std::string_view::npos;
+  return is_line ? fmt::format("{}:{}", name, first_line) : name;
+}
+
+// A key that an object of the text has twice.
+std::optional<std::string> TwiceIn(std::string_view text) {
+  using Json = nlohmann::json;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::optional<std::string> twice;
+  const auto look = [&](int /*depth*/, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      twice = value.get<std::string>();
+    return true;
+  };
+  [[maybe_unused]] const Json parsed =
+      Json::parse(text.begin(), text.end(), look, /*allow_exceptions=*/false);
+  return twice;
 }
 
 }  // namespace
@@ -42,8 +68,7 @@ bool IsNestedDeeper(std::string_view json, int levels) {
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& name,
                                          std::int64_t first_line, int most_depth) {
-  const bool is_line = text.find('\n') == std::string_view::npos;
-  const std::string where = is_line ? fmt::format("{}:{}", name, first_line) : name;
+  const std::string where = WhereIn(text, name, first_line);
   if (IsNestedDeeper(text, most_depth))
     return InvalidArgument("{}: error: nested deeper than {} levels", where, most_depth);
   try {
@@ -54,6 +79,16 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::strin
   } catch (const nlohmann::json::exception& error) {
     return absl::OutOfRangeError(fmt::format("{}: error: {}", where, ReasonOf(error, "] ")));
   }
+}
+
+absl::StatusOr<nlohmann::json> ParseStrictJson(std::string_view text, const std::string& name,
+                                               std::int64_t first_line) {
+  absl::StatusOr<nlohmann::json> parsed = ParseJson(text, name, first_line);
+  if (!parsed.ok()) return parsed;
+  if (const std::optional<std::string> twice = TwiceIn(text))
+    return InvalidArgument("{}: error: the key \"{}\" stands twice in one object",
+                           WhereIn(text, name, first_line), Shown(*twice));
+  return parsed;
 }
 
 std::string_view TypeOf(const nlohmann::json& value) {

@@ -24,6 +24,12 @@ bool IsNestedDeeper(std::string_view json, int levels);
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& name,
                                          std::int64_t first_line = 1, int most_depth = kMostJsonDepth);
 
+// ParseJson, for what a person has written or asks for: of a key that an object has twice the parser keeps the last
+// value without a word, and here it is an error as well, InvalidArgument:
+//   "NAME:LINE: error: the key "a" stands twice in one object", without LINE as above. The text is read twice.
+absl::StatusOr<nlohmann::json> ParseStrictJson(std::string_view text, const std::string& name,
+                                               std::int64_t first_line = 1);
+
 // "an object", "null": what a value is, for a message.
 std::string_view TypeOf(const nlohmann::json& value);
 

@@ -4,20 +4,33 @@
 
 #include <algorithm>
 
+#include "engine/base/utf8.h"
+
 namespace engine {
 
+namespace {
+
+// A control character, of ASCII or of those behind it (C1).
+bool IsControl(char32_t c) { return c < 0x20 || (c >= 0x7f && c < 0xa0); }
+
+std::string Escaped(std::string_view bytes) {
+  if (bytes == "\n") return "\\n";
+  std::string escaped;
+  for (const char c : bytes) escaped += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return escaped;
+}
+
+}  // namespace
+
 std::string Shown(std::string_view text, std::size_t max_bytes) {
-  constexpr std::size_t kMostContinuation = 3;  // bytes of a character of UTF-8 after its first
   std::string shown;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool continues = (byte & 0xC0) == 0x80;  // a character of UTF-8, whose first byte is shown
-    if (shown.size() >= max_bytes + (continues ? kMostContinuation : 0)) return shown + "…";
-    if (byte >= 0x20 && byte != 0x7f) {
-      shown += c;
-    } else {
-      shown += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte);
-    }
+  while (!text.empty()) {
+    if (shown.size() >= max_bytes) return shown + "…";
+    char32_t c = 0;
+    const std::size_t length = DecodeUtf8(text, &c);  // 0: the byte begins no character
+    const std::string_view character = text.substr(0, std::max<std::size_t>(1, length));
+    shown += length == 0 || IsControl(c) ? Escaped(character) : std::string(character);
+    text.remove_prefix(character.size());
   }
   return shown;
 }

@@ -9,7 +9,7 @@
 
 namespace engine {
 
-// `text` with its control characters escaped, cut after about `max_bytes` with "…".
+// `text` with its control characters, and the bytes that are no UTF-8, escaped ("\\x1b"), cut after about `max_bytes` with "…".
 std::string Shown(std::string_view text, std::size_t max_bytes = 80);
 // The same for a path, of which more is shown.
 inline std::string ShownPath(std::string_view path) { return Shown(path, 1000); }

@@ -210,7 +210,7 @@ absl::Status AddLines(const std::string& text, std::int64_t limit, ExampleMaker*
     ++line;
     if (Strip(content).empty()) continue;
     if (limit > 0 && static_cast<std::int64_t>(task->examples.size()) == limit) break;
-    const absl::StatusOr<json> record = ParseJson(content, file, line);
+    const absl::StatusOr<json> record = ParseStrictJson(content, file, line);
     if (!record.ok()) {
       return absl::Status(record.status().code(),
                           Message(record.status()) + "; each line of this task is a JSON object");

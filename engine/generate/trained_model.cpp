@@ -97,7 +97,7 @@ absl::Status AddGenerationConfig(const std::string& folder_or_file, ModelSource*
   const std::string path = (folder / "generation_config.json").string();
   if (!fs::exists(path, error)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostBytes));
-  ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(text, path));
+  ASSIGN_OR_RETURN(const nlohmann::json config, ParseStrictJson(text, path));
   if (!config.is_object()) return InvalidArgument("{}: error: it is {}, not an object", path, TypeOf(config));
   const std::size_t before = source->end_tokens.size();
   RETURN_IF_ERROR(AppendEndTokens(config, path, &source->end_tokens));

@@ -1,12 +1,10 @@
 #include "engine/hf/model_folder.h"
 
 #include <filesystem>
-#include <set>
 #include <utility>
 
 #include "engine/base/file.h"
 #include "engine/base/json.h"
-#include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/hf/family_def.h"
 #include "engine/hf/folder.h"
@@ -15,22 +13,6 @@ namespace engine::hf {
 namespace {
 
 constexpr std::int64_t kMostConfigBytes = 64 << 20;
-
-// A name that an object of the text has twice; empty if there is none. Of the two values a parser keeps one, without a word.
-std::string TwiceIn(const std::string& text) {
-  using Json = nlohmann::json;
-  std::vector<std::set<std::string>> names;  // of the objects that are open
-  std::string twice;
-  const auto look = [&](int /*depth*/, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) names.emplace_back();
-    if (event == Json::parse_event_t::object_end) names.pop_back();
-    if (event == Json::parse_event_t::key && !names.back().insert(value.get<std::string>()).second)
-      twice = value.get<std::string>();
-    return true;
-  };
-  const Json parsed = Json::parse(text, look, /*allow_exceptions=*/false);
-  return parsed.is_discarded() ? "" : twice;
-}
 
 }  // namespace
 
@@ -59,10 +41,8 @@ bool IsModelFolder(const std::string& folder) {
 absl::StatusOr<nlohmann::json> ReadConfig(const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / kConfigFile).string();
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostConfigBytes));
-  ASSIGN_OR_RETURN(nlohmann::json config, ParseJson(text, path));
+  ASSIGN_OR_RETURN(nlohmann::json config, ParseStrictJson(text, path));
   if (!config.is_object()) return InvalidArgument("{}: error: it is {}, not an object", path, TypeOf(config));
-  if (const std::string twice = TwiceIn(text); !twice.empty())
-    return InvalidArgument("{}: error: the key \"{}\" stands twice in one object", path, Shown(twice));
   return config;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/utf8.h"
 #include "engine/recipe/document.h"
 
 namespace engine::recipe {
@@ -15,28 +16,11 @@ namespace {
 
 using Byte = unsigned char;
 
-// Length of the UTF-8 sequence at `at` (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF); 0 if
-// invalid.
-std::size_t SequenceLength(std::string_view text, std::size_t at) {
-  const Byte first = static_cast<Byte>(text[at]);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || at + length > text.size()) return 0;
-  std::uint32_t code = first & (0xFFU >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) {
-    const Byte next = static_cast<Byte>(text[at + i]);
-    if ((next & 0xC0) != 0x80) return 0;
-    code = code << 6 | (next & 0x3FU);
-  }
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return overlong || surrogate || code > 0x10FFFF ? 0 : length;
-}
-
 std::optional<Diagnostic> FindInvalidUtf8(const Source& source) {
   const std::string_view text = source.text();
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = SequenceLength(text, at);
+    char32_t code_point = 0;
+    const std::size_t length = DecodeUtf8(text.substr(at), &code_point);
     if (length == 0) {
       return source.Error(source.MarkOfOffset(at),
                           fmt::format("invalid UTF-8: byte 0x{:02x}", static_cast<Byte>(text[at])),

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/status.h"
-#include "engine/data/tokenizer/utf8.h"
+#include "engine/base/utf8.h"
 #include "engine/generate/generate.h"
 #include "engine/generate/trained_model.h"
 
@@ -215,7 +215,7 @@ std::string Completion::TokenText(std::int32_t token) const {
   std::string text = decoded.ok() ? *decoded : "";
   if (text.empty()) text = model_.tokenizer->Written(token);
   if (text.empty()) return fmt::format("token_id:{}", token);
-  if (tokenizer::ValidUtf8Prefix(text) == text.size()) return text;
+  if (ValidUtf8Prefix(text) == text.size()) return text;
   std::string bytes = "bytes:";
   for (const char c : text) bytes += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return bytes;

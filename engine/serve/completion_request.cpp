@@ -180,7 +180,7 @@ absl::StatusOr<std::vector<std::int32_t>> ParseIds(const json& value, std::strin
 }
 
 absl::StatusOr<json> ParseBody(std::string_view body) {
-  absl::StatusOr<json> parsed = ParseJson(body, "the body");
+  absl::StatusOr<json> parsed = ParseStrictJson(body, "the body");
   if (!parsed.ok()) return InvalidArgument("{}", Message(parsed.status()));
   if (!parsed->is_object()) return InvalidArgument("the body is {}, and must be an object", TypeOf(*parsed));
   return parsed;

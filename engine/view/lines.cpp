@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/shown.h"
+#include "engine/base/utf8.h"
 
 namespace engine::view {
 namespace {
@@ -19,20 +20,9 @@ struct Character {
 
 // The first character of a text that is not empty; kReplacement of one byte where it is no UTF-8.
 Character FirstOf(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  constexpr std::array<char32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return {};
-  char32_t code = lead & (0x7FU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3FU);
-  }
-  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < kLeast[length] || code > 0x10FFFF || surrogate) return {};
-  return {code, length};
+  char32_t code = 0;
+  const std::size_t length = DecodeUtf8(text, &code);
+  return length == 0 ? Character{} : Character{code, length};
 }
 
 using CodeRange = std::pair<char32_t, char32_t>;
@@ -43,9 +33,9 @@ bool IsIn(const std::array<CodeRange, N>& ranges, char32_t code) {
                      [code](const CodeRange& range) { return code >= range.first && code <= range.second; });
 }
 
-// C1 controls; marks that turn the direction of writing; separators of lines; byte order mark.
-constexpr std::array<CodeRange, 6> kUnsafe = {
-    {{0x80, 0x9F}, {0x61C, 0x61C}, {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2066, 0x2069}, {0xFEFF, 0xFEFF}}};
+// Marks that turn the direction of writing; separators of lines; byte order mark.
+constexpr std::array<CodeRange, 5> kUnsafe = {
+    {{0x61C, 0x61C}, {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2066, 0x2069}, {0xFEFF, 0xFEFF}}};
 // The blocks of combining marks, and of characters that East Asian Width (Unicode's annex 11) has as wide, coarsely.
 constexpr std::array<CodeRange, 5> kCombining = {
     {{0x300, 0x36F}, {0x1AB0, 0x1AFF}, {0x20D0, 0x20FF}, {0xFE00, 0xFE0F}, {0xFE20, 0xFE2F}}};

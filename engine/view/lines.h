@@ -16,8 +16,8 @@ struct Span {
 };
 using Line = std::vector<Span>;
 
-// Text of a file, safe on a terminal: control characters are escaped, bytes that are no UTF-8 and characters that turn the
-// direction of writing are replaced.
+// Text of a file, safe on a terminal: control characters and bytes that are no UTF-8 are escaped (base/shown.h), characters that
+// turn the direction of writing are replaced.
 std::string Printable(std::string_view text, std::size_t most_bytes = 400);
 
 // Columns of a terminal that the text takes: wide characters of East Asia take two, combining ones none.

@@ -252,6 +252,8 @@ TEST_CASE("tasks: what is wrong with a line of examples is said with its place")
   CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "answer": 0})") ==
         "bad.jsonl:1: error: the key \"choices\" is missing");
   CHECK(ErrorOfExamples("lambada", "a text\n").ends_with("; each line of this task is a JSON object"));
+  CHECK(ErrorOfExamples("lambada", R"({"text": "a b", "text": "c d"})")
+            .find(":1: error: the key \"text\" stands twice in one object") != std::string::npos);
   CHECK(ErrorOfExamples("multiple_choice", R"({"context": "x", "choices": ["y", ""], "answer": 1})") ==
         "bad.jsonl:1: error: a choice is empty, so it has no length to divide by");
   CHECK(ErrorOfExamples("lambada", R"({"text": "a b "})") ==

@@ -202,6 +202,10 @@ def refuses(server):
         check(got == code and part in answer["error"]["message"], got, answer, "not", code, part)
 
     refused("{", "the body:1:2: error:")
+    refused(b'{"prompt": "\xff\x1b', "last read: '\"\\xff'")
+    refused('{"prompt": "x", "seed": 1, "seed": 2}', 'the key "seed" stands twice in one object')
+    refused('{"prompt": "x", "stream_options": {"include_usage": true, "include_usage": false}}', 'the key "include_usage" stands twice')
+    refused('{"prompt": "x", "prompt": "y"}', 'the key "prompt" stands twice in one object', path="/tokenize")
     refused("[1]", "the body is a list, and must be an object")
     refused({}, "there is no prompt")
     refused({"prompt": []}, "the prompt has no tokens")

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/regex.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

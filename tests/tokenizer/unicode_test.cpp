@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/normal_form.h"
 #include "engine/data/tokenizer/normalizer_chain.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/data/tokenizer/utf8.h"
+#include "engine/base/utf8.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "engine/base/status.h"
-#include "engine/data/tokenizer/utf8.h"
+#include "engine/base/utf8.h"
 
 namespace engine::jinja {
 namespace {
@@ -44,7 +44,7 @@ void AppendJsonText(std::string_view text, bool ascii_only, std::string* out) {
   *out += '"';
   while (!text.empty()) {
     char32_t c = 0;
-    const std::size_t length = std::max<std::size_t>(1, tokenizer::DecodeUtf8(text, &c));
+    const std::size_t length = std::max<std::size_t>(1, DecodeUtf8(text, &c));
     AppendEscaped(c, ascii_only, text.substr(0, length), out);
     text.remove_prefix(length);
   }

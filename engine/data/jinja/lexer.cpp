@@ -7,8 +7,8 @@
 #include <charconv>
 
 #include "engine/base/shown.h"
+#include "engine/base/utf8.h"
 #include "engine/data/jinja/text.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::jinja {
 namespace {
@@ -264,7 +264,7 @@ class Lexer {
       char32_t value = static_cast<char32_t>(c - '0');
       for (int i = 0; i < 2 && at_ < source_.size() && source_[at_] >= '0' && source_[at_] <= '7'; ++i)
         value = value * 8 + static_cast<char32_t>(source_[at_++] - '0');
-      tokenizer::AppendUtf8(value, text);
+      AppendUtf8(value, text);
     } else if (c == 'N') {
       Fail(begin, "characters by name, \"\\N{...}\", are not supported; \"\\u....\" names one by its number");
     } else {
@@ -281,7 +281,7 @@ class Lexer {
         (value >= 0xD800 && value < 0xE000))
       return Fail(begin, fmt::format("the escape \"\\{}\" is no character",
                                      Shown(source_.substr(begin + 1, digits + 1))));
-    tokenizer::AppendUtf8(static_cast<char32_t>(value), text);
+    AppendUtf8(static_cast<char32_t>(value), text);
     at_ += digits;
   }
 

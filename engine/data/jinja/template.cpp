@@ -4,9 +4,9 @@
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/jinja/interpreter.h"
 #include "engine/data/jinja/parser.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::jinja {
 
@@ -58,7 +58,7 @@ absl::StatusOr<Template> Template::Parse(std::string_view source, std::string na
   if (source.size() > kMostSourceBytes)
     return InvalidArgument("{}: error: a template has at most {} bytes, and this one has {}", name,
                            kMostSourceBytes, source.size());
-  if (const std::size_t valid = tokenizer::ValidUtf8Prefix(source); valid < source.size())
+  if (const std::size_t valid = ValidUtf8Prefix(source); valid < source.size())
     return InvalidArgument("{}: error: is not UTF-8 from byte {} on", name, valid);
   auto syntax = std::make_unique<Syntax>();
   syntax->name = std::move(name);

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/unicode.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::jinja {
 namespace {
@@ -31,7 +31,7 @@ std::string_view LastCharacter(std::string_view text) {
 
 char32_t CodePointOf(std::string_view character) {
   char32_t c = 0;
-  return tokenizer::DecodeUtf8(character, &c) == 0 ? U'\uFFFD' : c;
+  return DecodeUtf8(character, &c) == 0 ? U'\uFFFD' : c;
 }
 
 bool IsSpaceCharacter(std::string_view character) { return IsSpace(CodePointOf(character)); }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/unicode.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

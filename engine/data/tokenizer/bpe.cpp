@@ -7,10 +7,10 @@
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/byte_characters.h"
 #include "engine/data/tokenizer/merge_table.h"
 #include "engine/data/tokenizer/read_model.h"
-#include "engine/data/tokenizer/utf8.h"
 #include "engine/data/tokenizer/word_encoder.h"
 
 namespace engine::tokenizer {

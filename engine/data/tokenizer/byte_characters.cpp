@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "engine/data/tokenizer/utf8.h"
+#include "engine/base/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

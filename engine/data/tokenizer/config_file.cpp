@@ -19,7 +19,7 @@ absl::StatusOr<ConfigFile> ConfigFile::Open(const std::string& path) {
   if (!std::filesystem::exists(path, error)) return ConfigFile(path, nlohmann::json::object());
   ASSIGN_OR_RETURN(const std::string text, ReadRegular(path, kMostConfigBytes));
   // These files hold 10^30 as an integer (model_max_length), which simdjson does not take.
-  ASSIGN_OR_RETURN(nlohmann::json root, ParseJson(text, ShownPath(path)));
+  ASSIGN_OR_RETURN(nlohmann::json root, ParseStrictJson(text, ShownPath(path)));
   ConfigFile file(path, std::move(root));
   if (!file.root_.is_object())
     return file.Fail(fmt::format("must be an object, and is {}", TypeOf(file.root_)));

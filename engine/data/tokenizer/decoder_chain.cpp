@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/byte_characters.h"
 #include "engine/data/tokenizer/replace.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

@@ -1,7 +1,7 @@
 #include "engine/data/tokenizer/graphemes.h"
 
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/unicode.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

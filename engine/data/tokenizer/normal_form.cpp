@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/unicode.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/byte_characters.h"
 #include "engine/data/tokenizer/chars_map.h"
 #include "engine/data/tokenizer/graphemes.h"
@@ -10,7 +11,6 @@
 #include "engine/data/tokenizer/replace.h"
 #include "engine/data/tokenizer/trie.h"
 #include "engine/data/tokenizer/unicode.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

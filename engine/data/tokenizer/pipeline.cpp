@@ -6,8 +6,8 @@
 
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/byte_characters.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

@@ -8,9 +8,9 @@
 #include "engine/base/json.h"
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/config_file.h"
 #include "engine/data/tokenizer/read_files.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

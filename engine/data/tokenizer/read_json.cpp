@@ -8,11 +8,11 @@
 #include <limits>
 
 #include "engine/base/shown.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/compiled_model.h"
 #include "engine/data/tokenizer/file_view.h"
 #include "engine/data/tokenizer/json_place.h"
 #include "engine/data/tokenizer/read_model.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

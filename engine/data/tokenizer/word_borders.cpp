@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/read_model.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "engine/base/status.h"
+#include "engine/base/utf8.h"
 #include "engine/data/tokenizer/byte_characters.h"
 #include "engine/data/tokenizer/replace.h"
 #include "engine/data/tokenizer/unicode.h"
-#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
 namespace {

@@ -1,6 +1,6 @@
-#include "engine/data/tokenizer/utf8.h"
+#include "engine/base/utf8.h"
 
-namespace engine::tokenizer {
+namespace engine {
 
 std::size_t DecodeUtf8(std::string_view text, char32_t* code_point) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -52,4 +52,4 @@ void AppendUtf8(char32_t code_point, std::string* text) {
   }
 }
 
-}  // namespace engine::tokenizer
+}  // namespace engine

@@ -1,11 +1,11 @@
-// The little of UTF-8 that byte-level tokenizers need.
+// The little of UTF-8 that byte-level tokenizers and messages need.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace engine::tokenizer {
+namespace engine {
 
 // Decodes the code point that `text` (not empty) starts with into *code_point and returns its length in
 // bytes; 0 if it does not start with a well-formed one (overlong forms, surrogates and values above U+10FFFF
@@ -17,4 +17,4 @@ std::size_t ValidUtf8Prefix(std::string_view text);
 
 void AppendUtf8(char32_t code_point, std::string* text);
 
-}  // namespace engine::tokenizer
+}  // namespace engine
