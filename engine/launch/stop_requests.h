@@ -14,20 +14,22 @@ class StopRequests {
 
   // Counts one more signal and says what it means; safe in its handler. The first asks for a stop. Whoever
   // sends another one afterwards wants it at once, but many a sender sends two for one: timeout(1) to the
-  // process and to its group, a terminal to the group and a supervisor to its ranks. SIGHUP comes by itself,
-  // as often as it will.
+  // process and to its group, a terminal to the group and a supervisor to its ranks. So what comes within half a second of a
+  // request is a repetition of it. SIGHUP comes by itself, as often as it will.
   Meaning Take(int number) {
     constexpr std::int64_t kOneRequest = std::chrono::nanoseconds(std::chrono::milliseconds(500)).count();
     const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
-    std::int64_t first = 0;
-    if (first_ns_.compare_exchange_strong(first, now)) return Meaning::kStop;
-    return number != SIGHUP && now - first > kOneRequest ? Meaning::kInsists : Meaning::kSame;
+    std::int64_t last = 0;
+    if (last_ns_.compare_exchange_strong(last, now)) return Meaning::kStop;
+    if (number == SIGHUP || now - last <= kOneRequest) return Meaning::kSame;
+    last_ns_ = now;
+    return Meaning::kInsists;
   }
-  bool any() const { return first_ns_ != 0; }
-  void Forget() { first_ns_ = 0; }
+  bool any() const { return last_ns_ != 0; }
+  void Forget() { last_ns_ = 0; }
 
  private:
-  std::atomic<std::int64_t> first_ns_ = 0;  // of the steady clock; 0: none has come
+  std::atomic<std::int64_t> last_ns_ = 0;  // the last request, by the steady clock; 0: none has come
 };
 
 // Said by whoever ends a run on an insisting signal.

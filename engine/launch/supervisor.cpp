@@ -173,13 +173,17 @@ class Supervisor {
     return SupervisedEnd{.code = Code(),
                          .asked_to_stop = stop_requests_.any(),
                          .is_of_survivor = is_of_survivor_,
-                         .verdict = whole_verdict_};
+                         .verdict = Verdict()};
   }
 
  private:
   int Code() const {
     if (stopped_by_ != 0) return kSignalBase + stopped_by_;
     return code_ == 0 && stopped_ ? codes_.stopped : code_;
+  }
+
+  std::string Verdict() const {
+    return whole_verdict_.empty() && stopped_by_ != 0 ? kStoppedAtOnce : whole_verdict_;
   }
 
   struct Pipe {

@@ -50,7 +50,9 @@ struct SupervisedEnd {
   int code = 0;
   bool asked_to_stop = false;   // by a signal, whatever came of it
   bool is_of_survivor = false;  // it failed first, a process of an attempt before this one
-  std::string verdict;  // of the rank that failed first by itself: "rank 1 (pid 42) ended with exit code 4"
+  // Of the rank that failed first by itself: "rank 1 (pid 42) ended with exit code 4"; kStoppedAtOnce where none did, and an
+  // insisting signal ended them.
+  std::string verdict;
 };
 
 // A rank's process that has outlived an attempt, and waits for its place in another one (next_place.h).

@@ -11,9 +11,11 @@
 #include "engine/base/file.h"
 #include "engine/base/file_io.h"
 #include "engine/base/host_name.h"
+#include "engine/base/print.h"
 #include "engine/base/write_file.h"
 #include "engine/checkpoint/store.h"
 #include "engine/driver/run_folder.h"
+#include "engine/launch/stop_requests.h"
 #include "engine/train/run.h"
 #include "engine/train/run_lock.h"
 
@@ -76,6 +78,30 @@ absl::Status WriteOutcome(const std::string& out, const Outcome& outcome) {
   json["host"] = HostName();
   json["ended"] = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
   return WriteFile(PathOfOutcome(out), TextOf(json));
+}
+
+void OutcomeWriter::Begin(const std::string& out, std::int64_t iterations) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  out_ = out;
+  iterations_ = iterations;
+}
+
+absl::Status OutcomeWriter::Write(Outcome outcome) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (out_.empty() || written_) return absl::OkStatus();
+  written_ = true;
+  outcome.iteration = iteration_;
+  outcome.iterations = iterations_;
+  return WriteOutcome(out_, outcome);
+}
+
+void OutcomeWriter::WriteStoppedAtOnce() {
+  const absl::Status told = Write({.kind = Outcome::Kind::kFailed, .reason = launch::kStoppedAtOnce});
+  if (!told.ok()) TellUnwritten(told);
+}
+
+void TellUnwritten(const absl::Status& error) {
+  Print(stderr, "warning: {}, so nothing there says how this run ended\n", Message(error));
 }
 
 bool HasFinished(const std::string& out, std::int64_t iterations) {

@@ -1,7 +1,9 @@
 // How a run ended, for whoever started it: DIR/outcome.json, the last file that a run writes. Its keys: docs/launch.md.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -32,6 +34,30 @@ Verdict VerdictOf(const absl::Status& failure);
 bool IsRetryable(const absl::Status& failure);
 
 absl::Status WriteOutcome(const std::string& out, const Outcome& outcome);
+
+// Warns that the outcome could not be written.
+void TellUnwritten(const absl::Status& error);
+
+// Writes how the run under way ended, once: by the thread that trains, or before it by the one that a second signal wakes
+// (train/stop_signals.h).
+class OutcomeWriter {
+ public:
+  // From now on the folder is this run's; before, nothing is written.
+  void Begin(const std::string& out, std::int64_t iterations);
+  void Reached(std::int64_t iteration) { iteration_ = iteration; }  // the last that was finished
+  // Adds the iterations. OK where another thread has written before.
+  absl::Status Write(Outcome outcome);
+  // After it, the process is to end.
+  void WriteStoppedAtOnce();
+
+ private:
+  std::mutex mutex_;  // of what follows, and of the file
+  std::string out_;   // empty: not begun
+  std::int64_t iterations_ = 0;
+  bool written_ = false;
+  std::atomic<std::int64_t> iteration_ = 0;
+};
+
 // Whether the last run in the folder has finished with so many iterations or more, and their checkpoint is there.
 bool HasFinished(const std::string& out, std::int64_t iterations);
 // A run that goes on has no outcome. Whether there was one.

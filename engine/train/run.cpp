@@ -48,7 +48,7 @@ class Training {
   Training(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device)
       : retention_(CheckpointRoot(options.out), static_cast<int>(recipe.checkpoint.keep),
                    recipe.guard.rewinds() ? std::max<std::int64_t>(1, recipe.checkpoint.interval) : 1),
-        stop_(options.stop),
+        stop_(options.stop, [this] { outcome_.WriteStoppedAtOnce(); }),
         run_{.recipe = recipe, .options = options, .device = device} {}
 
   absl::StatusOr<RunEnd> Run() {
@@ -57,12 +57,9 @@ class Training {
     if (status.ok() && run_.processes != nullptr) status = run_.processes->Barrier("end");
     // What ends all ranks may be another's failure, of which this one has seen no more than that it is gone.
     if (!status.ok() && run_.processes != nullptr) status = run_.processes->Fail(status);
-    if (owns_folder_) {
-      const absl::Status told = WriteOutcome(run_.options.out, OutcomeOf(status));
-      if (!status.ok() && !told.ok())
-        Print(stderr, "warning: {}, so nothing there says how this run ended\n", Message(told));
-      if (status.ok()) status = told;
-    }
+    const absl::Status told = outcome_.Write(OutcomeOf(status));
+    if (!status.ok() && !told.ok()) TellUnwritten(told);
+    if (status.ok()) status = told;
     if (run_.claim) {
       if (const absl::Status told = run_.claim->Release(); !told.ok())
         Print(stderr, "warning: {} is not told that this run has ended: {}\n", run_.claim->prefix(),
@@ -105,14 +102,14 @@ class Training {
     if (resume) retention_.Resumed(resume->reader.metadata().iteration);
     if (run_.Leads()) {  // what the last attempt came to is not this one's
       RETURN_IF_ERROR(RemoveOutcome(run_.options.out).status());
-      owns_folder_ = true;
+      outcome_.Begin(run_.options.out, run_.recipe.iterations());
     }
-    if (resume) end_.iteration = resume->reader.metadata().iteration;
+    if (resume) Reached(resume->reader.metadata().iteration);
     if (resume && end_.iteration >= run_.recipe.iterations()) {
       return NothingToTrain(*resume);
     }
     ASSIGN_OR_RETURN(const std::optional<KeptState> kept, AgreeOnKept(run_, resume ? end_.iteration : 1));
-    if (kept) end_.iteration = kept->position.iteration;
+    if (kept) Reached(kept->position.iteration);
     if (run_.Leads() && !resume && !kept) {
       ASSIGN_OR_RETURN(const std::optional<std::string> note, KeepOldMetrics(run_.options.out));
       if (note) Print(stderr, "note: {}\n", *note);
@@ -267,7 +264,7 @@ class Training {
     ASSIGN_OR_RETURN(std::optional<Departure> left, TrainOn(position, saver, rewinds.rerun(), announce));
     while (left) {
       ASSIGN_OR_RETURN(const Return there, rewinds.GoBack(*left, resume.has_value(), start));
-      end_.iteration = there.position.iteration;
+      Reached(there.position.iteration);
       saver.GoBackTo(there.position.iteration);
       ASSIGN_OR_RETURN(left, TrainOn(there.position, saver, rewinds.rerun(), [&](Reporter& reporter) {
                          reporter.Line(there.text);
@@ -345,7 +342,7 @@ class Training {
       last_began_ = Clock::now();
       RETURN_IF_ERROR(iterations.TrainOnce());
       if (iterations.bad()) return absl::OkStatus();
-      end_.iteration = position.iteration;
+      Reached(position.iteration);
       RETURN_IF_ERROR(saver.Poll());
       const bool evaluation_due = EvaluationDue(recipe, position.iteration);
       const bool is_last = position.iteration == recipe.iterations();  // saved below
@@ -408,8 +405,14 @@ class Training {
                     iterations.position().iteration, recipe::Counted(iterations.doubtful(), "iteration")));
   }
 
+  // An iteration is finished, or the run goes on from behind it.
+  void Reached(std::int64_t iteration) {
+    end_.iteration = iteration;
+    outcome_.Reached(iteration);
+  }
+
   Outcome OutcomeOf(const absl::Status& status) const {
-    Outcome outcome = {.iteration = end_.iteration, .iterations = run_.recipe.iterations()};
+    Outcome outcome;
     if (!status.ok()) {
       outcome.kind = Outcome::Kind::kFailed;
       outcome.reason = Message(status);
@@ -434,11 +437,11 @@ class Training {
   static constexpr const char* kAtStart = "the newest checkpoint at the start";
 
   std::optional<RunLock> lock_;     // of rank 0's process
-  bool owns_folder_ = false;        // rank 0's process: this run goes on there
   std::vector<std::string> hosts_;  // of each rank, where sinks want to know
   RunEnd end_;
   Clock::time_point last_began_;  // the iteration under way; a signal that stops the run comes later
   checkpoint::Retention retention_;
+  OutcomeWriter outcome_;  // begun by rank 0's process
   StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
   std::unique_ptr<FaultKit> faults_;  // null: none are to be made
   RunContext run_;

@@ -1,5 +1,6 @@
 #include "engine/train/stop_signals.h"
 
+#include <semaphore.h>
 #include <unistd.h>
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "engine/launch/stop_requests.h"
 
@@ -21,6 +23,8 @@ std::atomic<std::int64_t> under_way = 0;  // an iteration; 0: none yet
 std::atomic<std::int64_t> told = -1;      // what TellLast has said
 std::atomic<launch::Client*> client = nullptr;
 bool on_terminal = false;
+sem_t ender_wakes;  // posted by the handler: nearly nothing else is safe there (signal-safety(7))
+std::atomic<int> insisted_by = 0;  // the signal that ends this process; 0: none
 static_assert(std::atomic<launch::Client*>::is_always_lock_free);
 
 // One write of all of it, with no memory allocated.
@@ -67,6 +71,29 @@ void TellLast(std::int64_t iteration) {
   line.Write();
 }
 
+constexpr int kSignalBase = 128;  // of exit codes, as shells have it
+
+// Leaves it to the thread of AwaitInsistence to tell how the run ended, and to end the process. That may wait for a disk: then
+// one more request ends the process at once.
+void EndAtOnce(int number) {
+  if (insisted_by.exchange(number) != 0) _exit(kSignalBase + number);
+  Line line;
+  if (on_terminal) line.Add(kClearLine);
+  line.Add(launch::kStoppedAtOnce);
+  line.Add("\n");
+  line.Write();
+  sem_post(&ender_wakes);
+}
+
+// Returns where the run has ended by itself.
+void AwaitInsistence(const std::function<void()>& before_end) {
+  while (sem_wait(&ender_wakes) != 0) {
+  }  // interrupted by a signal
+  if (insisted_by == 0) return;
+  if (before_end) before_end();
+  _exit(kSignalBase + insisted_by);
+}
+
 void OnSignal(int number) {
   const int before = errno;
   const launch::StopRequests::Meaning meaning = requests.Take(number);
@@ -79,26 +106,24 @@ void OnSignal(int number) {
              options.again != StopOptions::Again::kThisProcess) {
     asked_again = true;
   } else if (meaning == launch::StopRequests::Meaning::kInsists) {
-    constexpr int kSignalBase = 128;  // of exit codes, as shells have it
-    Line line;
-    if (on_terminal) line.Add(kClearLine);
-    line.Add(launch::kStoppedAtOnce);
-    line.Add("\n");
-    line.Write();
-    _exit(kSignalBase + number);
+    EndAtOnce(number);
   }
   errno = before;
 }
 
 }  // namespace
 
-StopSignals::StopSignals(const StopOptions& chosen) {
+StopSignals::StopSignals(const StopOptions& chosen, std::function<void()> before_end) {
   requests.Forget();
   options = chosen;
   asked_again = false;
   under_way = 0;
   told = -1;
   on_terminal = isatty(STDERR_FILENO) == 1;
+  insisted_by = 0;
+  sem_init(&ender_wakes, 0, 0);
+  if (options.again == StopOptions::Again::kThisProcess)
+    ender_ = std::thread(AwaitInsistence, std::move(before_end));
   struct sigaction stop {};
   stop.sa_handler = OnSignal;
   stop.sa_flags = SA_RESTART;
@@ -114,6 +139,9 @@ StopSignals::StopSignals(const StopOptions& chosen) {
 StopSignals::~StopSignals() {
   for (const Before& before : before_) sigaction(before.number, &before.action, nullptr);
   client = nullptr;
+  sem_post(&ender_wakes);
+  if (ender_.joinable()) ender_.join();
+  sem_destroy(&ender_wakes);
 }
 
 bool StopSignals::requested() const { return requests.any(); }

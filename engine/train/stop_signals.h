@@ -3,6 +3,8 @@
 
 #include <csignal>
 #include <cstdint>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "engine/launch/rendezvous.h"
@@ -11,7 +13,8 @@ namespace engine::train {
 
 struct StopOptions {
   // Who ends the run at once, unsaved, when it is asked again (launch/stop_requests.h): nobody, this process
-  // with exit code 128 + the signal's number, or the supervisor that has started it.
+  // with exit code 128 + the signal's number, or the supervisor that has started it. This process calls
+  // StopSignals' `before_end` first; where that does not return, a third request ends the process without.
   enum class Again { kNobody, kThisProcess, kSupervisor };
   Again again = Again::kNobody;
   bool tells = true;  // says on standard error what is finished first
@@ -21,7 +24,9 @@ struct StopOptions {
 // so.
 class StopSignals {
  public:
-  explicit StopSignals(const StopOptions& options);
+  // `before_end` is called on a thread of its own, while the run's go on, and may do what no handler may. What it
+  // refers to lives longer than this.
+  explicit StopSignals(const StopOptions& options, std::function<void()> before_end = {});
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
@@ -40,6 +45,7 @@ class StopSignals {
     struct sigaction action {};
   };
   std::vector<Before> before_;
+  std::thread ender_;  // Again::kThisProcess: waits for a second request, and ends the process
 };
 
 }  // namespace engine::train

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/launch/stop_requests.h"
 #include "tests/launch/background.h"
 
 namespace engine::launch {
@@ -76,6 +77,28 @@ TEST_CASE("outcome: a run that a signal stops has the code that was asked for") 
     const nlohmann::json outcome = OutcomeIn(tiny.out);
     CHECK(outcome["outcome"] == "stopped");
     CHECK(NewestCheckpoint(tiny.out) == fmt::format("iteration_{:07}", outcome["iteration"].get<int>()));
+  }
+}
+
+TEST_CASE("outcome: a run that a second signal ends says so, and that nothing is saved") {
+  for (const std::string& form : {std::string(), std::string(" --processes")}) {
+    INFO(form);
+    const TinyRun tiny;
+    const std::string hangs = " --set debug.faults=true --fault rank=0,iteration=6,kind=hang";
+    Background run(tiny, "twice", RunOf(tiny, hangs + form));
+    REQUIRE_MESSAGE(Comes([&] { return std::filesystem::exists(tiny.out + "/faults.jsonl"); }), run.log());
+    kill(run.pid(), SIGTERM);
+    CHECK_MESSAGE(run.Wait(1) == -1, run.log());
+    CHECK_FALSE(HasOutcome(tiny.out));
+    kill(run.pid(), SIGTERM);
+    CHECK_MESSAGE(run.Wait(60) == 128 + SIGTERM, run.log());
+    CHECK(Contains(run.log(), kStoppedAtOnce));
+    const nlohmann::json outcome = OutcomeIn(tiny.out);
+    CHECK(outcome["outcome"] == "failed");
+    CHECK(outcome["reason"] == kStoppedAtOnce);
+    CHECK(outcome["retryable"] == false);
+    CHECK(outcome["iteration"] ==
+          (form.empty() ? nlohmann::json(5) : nlohmann::json()));  // rank 0 was killed
   }
 }
 

@@ -42,6 +42,23 @@ TEST_CASE(
   CHECK(OutcomeOf(out.path())["iterations"] == 9);
 }
 
+TEST_CASE("outcome: of two threads that know how a run ended the first is believed") {
+  const data::TempDir out;
+  OutcomeWriter writer;
+  writer.WriteStoppedAtOnce();
+  CHECK(out.entries() == 0);  // the folder was not this run's yet
+  writer.Begin(out.path(), 9);
+  writer.Reached(4);
+  writer.WriteStoppedAtOnce();
+  CHECK(writer.Write({.kind = Outcome::Kind::kStopped}).ok());
+  const nlohmann::json outcome = OutcomeOf(out.path());
+  CHECK(outcome["outcome"] == "failed");
+  CHECK(outcome["reason"] == "stopped at once: what was done since the last checkpoint is not saved");
+  CHECK(outcome["iteration"] == 4);
+  CHECK(outcome["iterations"] == 9);
+  CHECK(outcome["retryable"] == false);
+}
+
 TEST_CASE("outcome: what did not fail, another run's folder, and a folder without a run stay as they are") {
   const data::TempDir out;
   FinishOutcome(out.path(), 9, "killed", true);
