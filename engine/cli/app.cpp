@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
+#include "engine/base/shown.h"
 #include "engine/cli/color.h"
 #include "engine/cli/command_tree.h"
 #include "engine/cli/commands.h"
@@ -66,6 +67,23 @@ std::string FirstUnknown(const CLI::App& app, const std::vector<std::string>& wo
   return "";
 }
 
+// "engine data build": the command whose words the parser was reading.
+std::string CommandUnderWay(const CLI::App& app) {
+  std::string command = app.get_name();
+  for (std::vector<CLI::App*> below = app.get_subcommands(); !below.empty();
+       below = below.front()->get_subcommands())
+    command += " " + below.front()->get_name();
+  return command;
+}
+
+// What the parser says, as our own errors are said: the command, the fault, where to read what would be right.
+std::string WrongUse(const CLI::App& app, const CLI::ParseError& error) {
+  constexpr std::size_t kMostBytes = 1000;
+  const std::string command = CommandUnderWay(app);
+  return fmt::format("{}: {} (`{} --help` says how it is used)\n", command, Shown(error.what(), kMostBytes),
+                     command);
+}
+
 }  // namespace
 
 void AddCommands(CLI::App* app, int* exit_code) {
@@ -105,11 +123,7 @@ std::optional<int> Parse(CLI::App* app, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return WithOutputWritten(app->exit(error));
     const std::string unknown = FirstUnknown(*app, {argv + 1, argv + argc});
-    if (unknown.empty()) {
-      app->exit(error);
-    } else {
-      std::fputs(unknown.c_str(), stderr);
-    }
+    std::fputs((unknown.empty() ? WrongUse(*app, error) : unknown).c_str(), stderr);
     return kUsage;
   }
   return std::nullopt;
