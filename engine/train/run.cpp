@@ -159,10 +159,20 @@ class Training {
   absl::Status NothingToTrain(const ResumePoint& resume) {
     if (!run_.Leads()) return HelpToBringBucketUpToDate();
     for (const std::string& note : resume.notes) Print(stderr, "note: {}\n", note);
+    const std::int64_t reached = resume.reader.metadata().iteration;
     Print(stdout, "resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
-          resume.reader.folder(), resume.reader.metadata().iteration, run_.recipe.iterations());
+          resume.reader.folder(), reached, run_.recipe.iterations());
+    if (reached > run_.recipe.iterations()) TellBeyond(reached);
     if (run_.claim) RETURN_IF_ERROR(BringBucketUpToDate(resume));
     return retention_.Prune();  // where the run before was killed after its last save
+  }
+
+  // Whoever asks for fewer iterations than there are gets no checkpoint of the last one that was asked for.
+  void TellBeyond(std::int64_t reached) const {
+    Print(stderr,
+          "warning: {} has reached iteration {}, but the recipe has {} alone: it stays as it is\n"
+          "    hint: with training.iterations of more than {} it trains on; another --out begins anew\n",
+          run_.options.out, reached, run_.recipe.iterations(), reached);
   }
 
   // The run before may have failed, or been killed, while its last checkpoint was put there.

@@ -41,6 +41,14 @@ TEST_CASE("run: trains, lists its checkpoints, resumes, and ends where it ended"
   CHECK(again.exit_code == 0);
   CHECK(Contains(again.output,
                  "resumed from " + tiny.out + "/checkpoints/iteration_0000008 after iteration 8"));
+  CHECK_FALSE(Contains(again.output, "warning: "));
+  const ProgramResult less =
+      RunProgram("run " + tiny.recipe + " --set training.iterations=5 --quiet --out " + tiny.out);
+  CHECK(less.exit_code == 0);
+  CHECK(Contains(less.output, "warning: " + tiny.out +
+                                  " has reached iteration 8, but the recipe has 5 alone: it stays as it is\n"
+                                  "    hint: with training.iterations of more than 8 it trains on; another "
+                                  "--out begins anew\n"));
   const ProgramResult fresh = RunProgram("run " + tiny.recipe + " --fresh --out " + tiny.out);
   CHECK(fresh.exit_code == 1);
   CHECK(Contains(fresh.output, "engine run: --fresh: " + tiny.out + " already holds a run"));
