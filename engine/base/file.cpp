@@ -47,7 +47,8 @@ absl::Status SystemError(std::string_view operation, const std::string& path, in
   }
 }
 
-absl::StatusOr<int> OpenRegular(const std::string& path, int flags) {
+absl::StatusOr<int> OpenRegular(const std::string& path, int flags, const std::string& called) {
+  const std::string& name = called.empty() ? path : called;
   // Asked before, since opening a device may do something; asked again of what was opened.
   struct stat info {};
   const bool is_there = ((flags & O_NOFOLLOW) != 0 ? lstat : stat)(path.c_str(), &info) == 0;
@@ -56,9 +57,9 @@ absl::StatusOr<int> OpenRegular(const std::string& path, int flags) {
   do {  // O_NONBLOCK: a pipe that has come in between must not wait for its other end
     descriptor = open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
   } while (descriptor < 0 && errno == EINTR);
-  if (descriptor < 0) return SystemError("open", path, errno);
+  if (descriptor < 0) return SystemError("open", name, errno);
   const absl::Status status =
-      fstat(descriptor, &info) != 0 ? SystemError("inspect", path, errno) : CheckMode(info.st_mode, path);
+      fstat(descriptor, &info) != 0 ? SystemError("inspect", name, errno) : CheckMode(info.st_mode, path);
   if (status.ok()) return descriptor;
   close(descriptor);
   return status;

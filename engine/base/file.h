@@ -15,8 +15,9 @@ namespace engine {
 absl::Status SystemError(std::string_view operation, const std::string& path, int error_number);
 
 // A descriptor of a regular file, opened with these flags of open(2) and O_CLOEXEC. Anything else is
-// InvalidArgument: "PATH is a named pipe, not a regular file". With O_NOFOLLOW a symbolic link is, too.
-absl::StatusOr<int> OpenRegular(const std::string& path, int flags);
+// InvalidArgument: "PATH is a named pipe, not a regular file". With O_NOFOLLOW a symbolic link is, too. Errors of the system
+// name the file as it is `called`, where that is not empty.
+absl::StatusOr<int> OpenRegular(const std::string& path, int flags, const std::string& called = "");
 
 // Ok where PATH is a regular file, after symbolic links, or is not there; else what OpenRegular says.
 absl::Status CheckRegularOrAbsent(const std::string& path);

@@ -26,9 +26,9 @@ constexpr std::int64_t kHashBlockBytes = std::int64_t{1}
 
 std::atomic<const WriteObserver*> write_observer = nullptr;
 
-absl::StatusOr<File> Open(const std::string& path, int flags) {
-  ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, flags | O_NOFOLLOW));
-  return File(descriptor, path);
+absl::StatusOr<File> Open(const std::string& path, int flags, const std::string& called = "") {
+  ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, flags | O_NOFOLLOW, called));
+  return File(descriptor, path, called);
 }
 
 }  // namespace
@@ -48,13 +48,13 @@ File::~File() {
 
 absl::Status File::WriteAt(const void* data, std::int64_t bytes, std::int64_t offset) const {
   if (const WriteObserver* observer = write_observer) {
-    if (const int error = (*observer)(path_); error != 0) return SystemError("write", path_, error);
+    if (const int error = (*observer)(path_); error != 0) return SystemError("write", name(), error);
   }
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t done = pwrite(fd_, from, static_cast<std::size_t>(bytes), offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return SystemError("write", path_, done < 0 ? errno : ENOSPC);
+    if (done <= 0) return SystemError("write", name(), done < 0 ? errno : ENOSPC);
     from += done;
     offset += done;
     bytes -= done;
@@ -67,8 +67,8 @@ absl::Status File::ReadAt(void* data, std::int64_t bytes, std::int64_t offset) c
   while (bytes > 0) {
     const ssize_t done = pread(fd_, to, static_cast<std::size_t>(bytes), offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return SystemError("read", path_, errno);
-    if (done == 0) return DataLoss("{} ends at byte {}, {} bytes too early", path_, offset, bytes);
+    if (done < 0) return SystemError("read", name(), errno);
+    if (done == 0) return DataLoss("{} ends at byte {}, {} bytes too early", name(), offset, bytes);
     to += done;
     offset += done;
     bytes -= done;
@@ -78,13 +78,13 @@ absl::Status File::ReadAt(void* data, std::int64_t bytes, std::int64_t offset) c
 
 absl::StatusOr<std::int64_t> File::Size() const {
   struct stat info {};
-  if (fstat(fd_, &info) != 0) return SystemError("inspect", path_, errno);
+  if (fstat(fd_, &info) != 0) return SystemError("inspect", name(), errno);
   return static_cast<std::int64_t>(info.st_size);
 }
 
 absl::Status File::Resize(std::int64_t bytes) const {
   if (ftruncate(fd_, bytes) != 0)
-    return SystemError(fmt::format("make room for {} bytes in", bytes), path_, errno);
+    return SystemError(fmt::format("make room for {} bytes in", bytes), name(), errno);
   return absl::OkStatus();
 }
 
@@ -92,17 +92,21 @@ absl::Status File::Reserve(std::int64_t bytes) const {
   RETURN_IF_ERROR(Resize(bytes));
   if (bytes > 0 && fallocate(fd_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
       errno != EINTR) {
-    return SystemError(fmt::format("make room for {} bytes in", bytes), path_, errno);
+    return SystemError(fmt::format("make room for {} bytes in", bytes), name(), errno);
   }
   return absl::OkStatus();
 }
 
 absl::Status File::Sync() const {
-  if (fsync(fd_) != 0) return SystemError("sync", path_, errno);
+  if (fsync(fd_) != 0) return SystemError("sync", name(), errno);
   return absl::OkStatus();
 }
 
-absl::StatusOr<File> CreateFile(const std::string& path) { return Open(path, O_RDWR | O_CREAT | O_TRUNC); }
+absl::StatusOr<File> CreateFile(const std::string& path) { return CreateTemporary(path, ""); }
+
+absl::StatusOr<File> CreateTemporary(const std::string& path, const std::string& called) {
+  return Open(path, O_RDWR | O_CREAT | O_TRUNC, called);
+}
 
 absl::StatusOr<File> OpenForWriting(const std::string& path) { return Open(path, O_RDWR | O_CREAT); }
 

@@ -17,11 +17,15 @@ namespace engine {
 class File {
  public:
   File() = default;
-  File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+  // `called`: its name in errors; empty: its path.
+  File(int fd, std::string path, std::string called = "")
+      : fd_(fd), path_(std::move(path)), called_(std::move(called)) {}
+  File(File&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), called_(std::move(other.called_)) {}
   File& operator=(File&& other) noexcept {
     std::swap(fd_, other.fd_);
     std::swap(path_, other.path_);
+    std::swap(called_, other.called_);
     return *this;
   }
   ~File();
@@ -38,12 +42,17 @@ class File {
   absl::Status Sync() const;      // fsync
 
  private:
+  const std::string& name() const { return called_.empty() ? path_ : called_; }
+
   int fd_ = -1;
   std::string path_;
+  std::string called_;
 };
 
 // Only regular files (base/file.h); symbolic links are refused.
-absl::StatusOr<File> CreateFile(const std::string& path);      // new or emptied, read and write
+absl::StatusOr<File> CreateFile(const std::string& path);  // new or emptied, read and write
+// The same, of a file that gets the name `called` when it is whole: errors name that one, which is what the user knows.
+absl::StatusOr<File> CreateTemporary(const std::string& path, const std::string& called);
 absl::StatusOr<File> OpenForWriting(const std::string& path);  // as it stands there, or new; read and write
 absl::StatusOr<File> OpenForReading(const std::string& path);
 absl::StatusOr<File> OpenFolder(const std::string& path);

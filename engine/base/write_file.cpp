@@ -1,21 +1,34 @@
 #include "engine/base/write_file.h"
 
-#include <system_error>
+#include <unistd.h>
 
-#include "engine/base/file_io.h"
+#include <cstdint>
 
 namespace engine {
+namespace {
+
+absl::Status FillAndRename(const File& file, const std::string& path, Synced synced,
+                           const std::function<absl::Status(const File&)>& fill) {
+  RETURN_IF_ERROR(fill(file));
+  if (synced == Synced::kYes) RETURN_IF_ERROR(file.Sync());
+  return Rename(file.path(), path);
+}
+
+}  // namespace
+
+absl::Status ReplaceFile(const std::string& path, Synced synced,
+                         const std::function<absl::Status(const File&)>& fill) {
+  RETURN_IF_ERROR(CheckRegularOrAbsent(path));
+  ASSIGN_OR_RETURN(const File file, CreateTemporary(path + ".new", path));
+  absl::Status status = FillAndRename(file, path, synced, fill);
+  if (!status.ok()) unlink(file.path().c_str());  // a full disk needs its bytes
+  return status;
+}
 
 absl::Status WriteFile(const std::filesystem::path& path, const std::string& text) {
-  RETURN_IF_ERROR(CheckRegularOrAbsent(path.string()));
-  const std::string temporary = path.string() + ".new";
-  absl::Status status = WriteWholeFile(temporary, text);
-  if (status.ok()) status = Rename(temporary, path.string());
-  if (!status.ok()) {
-    std::error_code error;
-    std::filesystem::remove(temporary, error);  // a full disk needs its bytes
-  }
-  return status;
+  return ReplaceFile(path.string(), Synced::kYes, [&text](const File& file) {
+    return file.WriteAt(text.data(), static_cast<std::int64_t>(text.size()), 0);
+  });
 }
 
 }  // namespace engine

@@ -19,6 +19,7 @@
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
+#include "engine/base/write_file.h"
 
 namespace engine::hf {
 namespace {
@@ -190,14 +191,12 @@ absl::Status WriteData(const File& file, std::int64_t offset, const std::vector<
   return writer.Close();
 }
 
-absl::Status WriteContent(const std::string& path, const std::string& header, std::int64_t data_bytes,
+absl::Status WriteContent(const File& file, const std::string& header, std::int64_t data_bytes,
                           const std::vector<TensorDeclaration>& tensors, const FillRows& fill) {
-  ASSIGN_OR_RETURN(const File file, CreateFile(path));
   const auto header_bytes = static_cast<std::int64_t>(header.size());
   RETURN_IF_ERROR(file.Reserve(header_bytes + data_bytes));
   RETURN_IF_ERROR(file.WriteAt(header.data(), header_bytes, 0));
-  RETURN_IF_ERROR(WriteData(file, header_bytes, tensors, fill));
-  return file.Sync();
+  return WriteData(file, header_bytes, tensors, fill);
 }
 
 }  // namespace
@@ -223,13 +222,9 @@ absl::Status WriteSafetensors(const std::string& path, std::vector<TensorDeclara
     return absl::Status(header.status().code(),
                         fmt::format("{}: {}", ShownPath(path), Message(header.status())));
   }
-  const std::string temporary = path + ".new";
-  absl::Status status = WriteContent(temporary, *header, data_bytes, tensors, fill);
-  if (status.ok()) status = Rename(temporary, path);
-  if (!status.ok()) {
-    unlink(temporary.c_str());
-    return status;
-  }
+  RETURN_IF_ERROR(ReplaceFile(path, Synced::kYes, [&](const File& file) {
+    return WriteContent(file, *header, data_bytes, tensors, fill);
+  }));
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return SyncFolder(folder.empty() ? "." : folder);
 }

@@ -1,6 +1,6 @@
 #include "engine/metrics/prometheus_textfile.h"
 
-#include "engine/base/file_io.h"
+#include "engine/base/write_file.h"
 
 namespace engine::metrics {
 
@@ -16,13 +16,10 @@ absl::Status PrometheusTextfile::Close(bool /*succeeded*/) { return WriteText();
 
 // It is not synced: after a crash of the machine nobody asks for it, and a sync may take long.
 absl::Status PrometheusTextfile::WriteText() {
-  const std::string temporary = path_ + ".new";
   const std::string text = metrics_.Text();
-  {
-    ASSIGN_OR_RETURN(const File file, CreateFile(temporary));
-    RETURN_IF_ERROR(file.WriteAt(text.data(), static_cast<std::int64_t>(text.size()), 0));
-  }
-  return Rename(temporary, path_);
+  return ReplaceFile(path_, Synced::kNo, [&text](const File& file) {
+    return file.WriteAt(text.data(), static_cast<std::int64_t>(text.size()), 0);
+  });
 }
 
 }  // namespace engine::metrics

@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<Entry>> ListFiles(const std::string& prefix) {
 
 absl::StatusOr<std::unique_ptr<Writer>> CreateFileWriter(const std::string& path) {
   RETURN_IF_ERROR(CheckRegularOrAbsent(path));
-  ASSIGN_OR_RETURN(File file, CreateFile(fmt::format("{}.tmp.{}", path, getpid())));
+  ASSIGN_OR_RETURN(File file, CreateTemporary(fmt::format("{}.tmp.{}", path, getpid()), path));
   return std::make_unique<FileWriter>(std::move(file), path);
 }
 

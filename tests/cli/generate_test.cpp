@@ -189,7 +189,7 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
                     "the prompt has 17 tokens, but the model's window is 16 (data.sequence_length)");
   refused_of_logits(" --tokens-in 5 --logits " + npy + " --tokens-out", 2, "--tokens-out excludes --logits");
   refused_of_logits(" --tokens-in 5 --logits " + npy + " --stop x", 2, "--stop excludes --logits");
-  refused_of_logits(" --tokens-in 5 --logits /none/x.npy", 1, "/none/");
+  refused_of_logits(" --tokens-in 5 --logits /none/x.npy", 1, "cannot open /none/x.npy: No such file");
   refused_of_logits(" --tokens-in 5 --logits -", 2, "- is no file, and logits are written to one");
   refused(" --prompt x --vocab v", 2, "--merges");
 }

@@ -164,7 +164,7 @@ TEST_CASE("the textfile is whole, has no other name for long, and is written onc
   CHECK_FALSE(std::filesystem::exists(path + ".new"));
   PrometheusTextfile nowhere(folder / "no/run.prom", TestRun());
   CHECK(Message(TakeAndWrite(nowhere, LossRecord(1, 1))) ==
-        "cannot open " + folder / "no/run.prom.new" + ": No such file or directory");
+        "cannot open " + folder / "no/run.prom" + ": No such file or directory");
 }
 
 TEST_CASE("what waited for a textfile or a port that failed is in its histograms once") {

@@ -119,7 +119,7 @@ TEST_CASE("sinks that fail are a warning each, and the run has the same numbers 
       result.notes);
   CHECK_MESSAGE(Occurrences(result.notes, "; the run goes on and tries again\n") == 2, result.notes);
   CHECK_MESSAGE(Occurrences(result.notes, "records are lost: ") == 2, result.notes);
-  for (const char* what : {"/tensorboard/", "/wandb/", "/nowhere/run.prom.new: No such file or directory",
+  for (const char* what : {"/tensorboard/", "/wandb/", "/nowhere/run.prom: No such file or directory",
                            "is taken by another program"}) {
     CHECK_MESSAGE(Contains(result.notes, what), result.notes);
   }
