@@ -151,13 +151,30 @@ void AddSlowest(const ReportedRun& run, Table* table) {
   order.resize(std::min(order.size(), kSlowestShown));
   for (const std::size_t rank : order) {
     const RankHistory::Rank& busy = ranks[rank];
-    table->rows.push_back({{run.name},
-                           {fmt::format("{}", rank)},
-                           {fmt::format("{:.2f}", busy.busy.mean())},
-                           {fmt::format("{:.2f}", busy.busy.max)},
-                           {Percent(static_cast<double>(busy.slowest_times) /
-                                    static_cast<double>(run.view->ranks.iterations()))}});
+    table->rows.push_back(
+        {{run.name},
+         {fmt::format("{}", rank)},
+         {fmt::format("{:.2f}", busy.busy.mean())},
+         {fmt::format("{:.2f}", busy.busy.max)},
+         {Percent(static_cast<double>(busy.slowest_times) / static_cast<double>(busy.busy.count))}});
   }
+}
+
+// Ranks whose times are not known in all iterations, as they were gone or told none: "made-up: rank 1 in 9 of 20".
+std::string PartlyKnown(const Runs& runs) {
+  std::string text;
+  for (const ReportedRun& run : runs) {
+    const RankHistory& history = run.view->ranks;
+    std::size_t found = 0;
+    for (std::size_t rank = 0; rank < history.ranks().size(); ++rank) {
+      const std::int64_t count = history.ranks()[rank].busy.count;
+      if (count == history.iterations() || ++found > kSlowestShown) continue;
+      text += fmt::format("{}{} rank {} in {} of {}", text.empty() ? "" : ", ",
+                          found == 1 ? run.name + ":" : "", rank, count, history.iterations());
+    }
+    if (found > kSlowestShown) text += fmt::format(" and {} more ranks", found - kSlowestShown);
+  }
+  return text;
 }
 
 }  // namespace
@@ -175,6 +192,7 @@ Document RanksSection(const Runs& runs) {
     maps += MapOf(run, most_columns);
     AddSlowest(run, &table);
   }
+  const std::string partly = PartlyKnown(runs);
   return {
       Title{.text = "Ranks"}, Picture{MapKey() + "<div class=\"plots\">\n" + maps + "</div>\n"},
       Text{fmt::format(
@@ -186,8 +204,9 @@ Document RanksSection(const Runs& runs) {
            Text::Kind::kOfPicture},
       std::move(table),
       Text{fmt::format(
-               "The {} ranks of each run with the largest means, over the iterations that were logged.",
-               kSlowestShown),
+               "The {} ranks of each run with the largest means, over the iterations that were logged{}",
+               kSlowestShown,
+               partly.empty() ? "." : " and in which the rank's time is known. Not in all: " + partly + "."),
            Text::Kind::kNote}};
 }
 

@@ -35,6 +35,17 @@ double MedianOf(std::vector<double> values) {
   return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
+std::size_t SlowestOf(const std::vector<double>& busy_ms) {
+  std::size_t slowest = 0;
+  double longest = -1;
+  for (std::size_t rank = 0; rank < busy_ms.size(); ++rank) {
+    if (!(busy_ms[rank] > longest) || !std::isfinite(busy_ms[rank])) continue;
+    slowest = rank;
+    longest = busy_ms[rank];
+  }
+  return slowest;
+}
+
 void RankHistory::Add(std::int64_t iteration, const std::vector<double>& busy_ms) {
   const double median = MedianOf(busy_ms);
   const auto known =
@@ -48,17 +59,13 @@ void RankHistory::Add(std::int64_t iteration, const std::vector<double>& busy_ms
   }
   const std::size_t rows = (ranks_.size() + ranks_of_row() - 1) / ranks_of_row();
   std::vector<Range> slowest(rows);  // of each row
-  std::size_t slowest_rank = 0;
-  double longest = -1;
   for (std::size_t rank = 0; rank < busy_ms.size(); ++rank) {
     if (!std::isfinite(busy_ms[rank])) continue;
     const double busy = busy_ms[rank] / median;
     ranks_[rank].busy.Add(busy);
     slowest[rank / ranks_of_row()].Add(busy);
-    if (busy > longest) slowest_rank = rank;
-    longest = std::max(longest, busy);
   }
-  ++ranks_[slowest_rank].slowest_times;
+  ++ranks_[SlowestOf(busy_ms)].slowest_times;
   if (iterations_ == length_ * static_cast<std::int64_t>(kMostColumns)) {
     columns_ = JoinedColumns(columns_, 2);
     length_ *= 2;

@@ -11,6 +11,8 @@ namespace engine::view {
 
 // Of those that are finite; NaN where none is.
 double MedianOf(std::vector<double> values);
+// The first of the ranks that are busy longest, by the times that are finite; 0 where none is.
+std::size_t SlowestOf(const std::vector<double>& busy_ms);
 
 // A rank's busy time is counted in medians of all ranks in the same iteration: 1 is as long as the middle one.
 class RankHistory {
@@ -23,7 +25,7 @@ class RankHistory {
     std::vector<Range> rows;  // in each iteration the slowest of the row's ranks
   };
   struct Rank {
-    Range busy;                      // over all iterations
+    Range busy;                      // over the iterations in which its time is known
     std::int64_t slowest_times = 0;  // iterations in which no rank was busy longer
   };
 

@@ -262,15 +262,23 @@ class Frame {
   }
 
   void AddRanks(std::vector<Line>* rows) const {
-    const double median = MedianOf(view_.rank_busy_ms);
-    if (!(median > 0) || view_.rank_busy_ms.size() < 2) return;
-    const auto is_less = [](double a, double b) { return !(a >= b); };  // what is not known is the least
-    const auto slowest = std::max_element(view_.rank_busy_ms.begin(), view_.rank_busy_ms.end(), is_less);
-    const double times = *slowest / median;
+    const std::vector<double>& busy = view_.rank_busy_ms;
+    const double median = MedianOf(busy);
+    if (!(median > 0) || busy.size() < 2) return;
+    const auto known = [](double ms) { return std::isfinite(ms); };
+    const auto known_ranks = std::count_if(busy.begin(), busy.end(), known);
+    const std::size_t slowest = SlowestOf(busy);
+    const double times = busy[slowest] / median;
     constexpr double kSlow = 1.3;  // of docs/monitoring.md's alert
-    const std::string text = fmt::format("rank {} busy longest: {}, {:.2f} × median ",
-                                         slowest - view_.rank_busy_ms.begin(), Milliseconds(*slowest), times);
-    Line row = Row("ranks", text, times > kSlow ? Style::kWarning : Style::kPlain);
+    std::string text = known_ranks < 2 ? fmt::format("rank {} busy {}", slowest, Milliseconds(busy[slowest]))
+                                       : fmt::format("rank {} busy longest: {}, {:.2f} × median", slowest,
+                                                     Milliseconds(busy[slowest]), times);
+    const auto unknown = static_cast<std::ptrdiff_t>(busy.size()) - known_ranks;
+    const auto first_unknown = std::find_if_not(busy.begin(), busy.end(), known) - busy.begin();
+    if (unknown == 1) text += fmt::format("; not known: rank {}", first_unknown);
+    if (unknown > 1) text += fmt::format("; not known: rank {} and {} more", first_unknown, unknown - 1);
+    text += " ";
+    Line row = Row("ranks", text, times > kSlow || unknown > 0 ? Style::kWarning : Style::kPlain);
     const std::size_t before = kLabelColumns + ColumnsOf(text);
     if (options_.columns > before)
       row.push_back({Bars(view_.rank_busy_ms, options_.columns - before, options_.ascii), Style::kCurve});

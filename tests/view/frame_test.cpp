@@ -250,9 +250,20 @@ TEST_CASE("frame: a rank that takes longer than the others is named") {
   CHECK(ranks()[2].text == "▇▇█▇");
   text += R"({"iteration":4,"loss":1,"rank_busy_ms":[100,null,300,100]})"
           "\n";
-  CHECK(ranks()[1].text == "rank 2 busy longest: 300 ms, 3.00 × median ");
+  CHECK(ranks()[1].text == "rank 2 busy longest: 300 ms, 3.00 × median; not known: rank 1 ");
   CHECK(ranks()[1].style == Style::kWarning);
   CHECK(ranks()[2].text == "▃ █▃");
+  // Ranks that are gone, also behind the slowest.
+  text += R"({"iteration":5,"loss":1,"rank_busy_ms":[100,110,null,null]})"
+          "\n";
+  CHECK(ranks()[1].text == "rank 1 busy longest: 110 ms, 1.05 × median; not known: rank 2 and 1 more ");
+  CHECK(ranks()[1].style == Style::kWarning);
+  text += R"({"iteration":6,"loss":1,"rank_busy_ms":[100,null]})"
+          "\n";
+  CHECK(ranks()[1].text == "rank 0 busy 100 ms; not known: rank 1 ");
+  text += R"({"iteration":7,"loss":1,"rank_busy_ms":[null,null]})"
+          "\n";
+  CHECK(ranks().empty());
 }
 
 TEST_CASE("frame: temperatures and clocks of GPUs, of several the outermost") {

@@ -259,6 +259,7 @@ TEST_CASE("page: a map of the ranks by time, in the colours of their busy times"
   CHECK(Has(page,
             "<tr><th scope=\"row\">made-up</th><td>3</td><td>1.52</td><td>2.50</td><td>75.0 %</td></tr>\n"
             "<tr><th scope=\"row\">made-up</th><td>0</td><td>1.00</td><td>1.00</td><td>25.0 %</td></tr>"));
+  CHECK(Has(page, "and in which the rank's time is known. Not in all: made-up: rank 2 in 3 of 4."));
   const RunReader alone = PageReader(run, R"({"iteration":1,"loss":1,"rank_busy_ms":[100]})");
   CHECK(CountIn(PageOf({&alone.view()}), "<h2>Ranks</h2>") == 0);
 }

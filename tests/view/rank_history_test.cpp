@@ -89,6 +89,19 @@ TEST_CASE("rank history: many ranks share rows, many iterations columns, and eac
   CHECK(slowest_times == kIterations);
 }
 
+TEST_CASE("rank history: the slowest rank is one whose time is known") {
+  CHECK(SlowestOf({100, 300, 300, kNotKnown}) == 1);
+  CHECK(SlowestOf({kNotKnown, 1, kNotKnown, 0}) == 1);
+  CHECK(SlowestOf({kNotKnown}) == 0);
+  CHECK(SlowestOf({}) == 0);
+  RankHistory history;
+  history.Add(1, {100, 100, 300});
+  history.Add(2, {100, 120, kNotKnown});
+  CHECK(history.ranks()[1].slowest_times == 1);
+  CHECK(history.ranks()[2].slowest_times == 1);
+  CHECK(history.ranks()[2].busy.count == 1);
+}
+
 TEST_CASE("rank history: where there is nothing to compare, and where ranks come and go") {
   RankHistory history;
   history.Add(1, {100});
