@@ -94,7 +94,8 @@ absl::Status ServeModel(const ServeArguments& arguments) {
   serve::ServerOptions options = arguments.server;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.timeout_seconds * 1000));
   options.most_body = static_cast<std::size_t>(arguments.most_body_bytes);
-  options.connections = static_cast<std::size_t>(model->decoder().slots() + arguments.queue + 32);
+  // Beside those of the batch's sequences: clients that keep a connection and say nothing for a while.
+  options.connections += static_cast<std::size_t>(model->decoder().slots() + arguments.queue);
   if (!IsLoopback(options.host))
     Print(stderr,
           "warning: {} may be reached from other machines; whoever reaches it can use the model, as there "

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/serve/client_socket.h"
+#include "engine/serve/connection_threads.h"
 
 namespace engine::serve {
 namespace {
@@ -27,6 +29,17 @@ constexpr const char* kJsonType = "application/json";
 class ListeningServer : public httplib::Server {
  public:
   void LengthenQueue() { ::listen(svr_sock_, SOMAXCONN); }
+};
+
+// The library's own pool starts all of its threads at once.
+class TaskQueue : public httplib::TaskQueue {
+ public:
+  explicit TaskQueue(std::size_t most) : threads_(most) {}
+  void enqueue(std::function<void()> connection) override { threads_.Run(std::move(connection)); }
+  void shutdown() override { threads_.End(); }
+
+ private:
+  ConnectionThreads threads_;
 };
 
 void AnswerJson(int code, const Json& json, httplib::Response& response) {
@@ -98,7 +111,7 @@ class Server::Impl {
   }
 
   absl::Status Start() {
-    http_.new_task_queue = [count = options_.connections] { return new httplib::ThreadPool(count); };
+    http_.new_task_queue = [count = options_.connections] { return new TaskQueue(count); };
     http_.set_payload_max_length(options_.most_body);
     http_.set_keep_alive_max_count(1 << 20);
     http_.set_keep_alive_timeout(2);

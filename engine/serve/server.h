@@ -15,9 +15,10 @@ namespace engine::serve {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                   // 0: any that is free
-  std::size_t connections = 256;     // that are looked after at the same time; further ones wait
-  std::size_t most_body = 16 << 20;  // bytes; a longer one is 413
+  int port = 8000;  // 0: any that is free
+  // That are looked after at the same time, each by a thread, idle ones for two seconds; further ones wait.
+  std::size_t connections = 1024;
+  std::size_t most_body = 16 << 20;                             // bytes; a longer one is 413
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of a request, from its coming to its end
 };
 

@@ -418,6 +418,24 @@ def bounds(engine, run):
     server.stop()
 
 
+def idle_clients(engine, run):
+    """Connections that say nothing, or stop in the middle of a request, hold up nobody."""
+    server = Server(engine, run, "--slots", "1", "--queue", "2")
+    beginnings = (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+    clients = []
+    for number in range(300):
+        clients.append(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        clients[-1].sendall(beginnings[number % len(beginnings)])
+    began = time.monotonic()
+    check(server.health()["status"] == "ok", "beside idle clients")
+    server.complete(prompt=[5], max_tokens=3)
+    # They would be looked after for two seconds, or five, before it is anybody else's turn.
+    check(time.monotonic() - began < 1.5, "beside idle clients answers took", time.monotonic() - began)
+    for client in clients:
+        client.close()
+    server.stop()
+
+
 def ends_streams(engine, run):
     """A signal while a stream is under way: its client is told, and the stream comes to its end."""
     server = Server(engine, run, "--slots", "1")
@@ -538,6 +556,7 @@ def main():
                 server.stop()
                 if not layout:
                     bounds(engine, str(folder / "run"))
+                    idle_clients(engine, str(folder / "run"))
                     ends_streams(engine, str(folder / "run"))
                     without_tokenizer(engine, folder)
                     from_bucket(engine, folder)
