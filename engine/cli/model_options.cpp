@@ -89,6 +89,9 @@ absl::StatusOr<generate::ModelSource> FindModel(const ModelArguments& arguments)
 
 absl::StatusOr<std::unique_ptr<generate::LoadedModel>> LoadModel(const generate::ModelSource& source,
                                                                  DeviceChoice choice, std::int64_t slots) {
+  if (source.checkpoint && source.recipe.lora.rank > 0 && source.recipe.training.weights_from.empty())
+    Print(stderr, "note: the adapters of {} were trained beside weights that were drawn at random\n",
+          source.folder);
   choice.one_process = true;
   absl::StatusOr<state::Device> device = MakeDevice(source.recipe, choice);
   // Too few GPUs for the layout that was asked for is a mistake; none, or another one than the run's, is not.

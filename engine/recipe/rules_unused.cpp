@@ -107,6 +107,15 @@ void AdaptersHaveARank(const RuleContext& c) {
   }
 }
 
+// The weights beside adapters are frozen, unless a group says otherwise. With random tokens a run is a measurement.
+void AdaptersStandBesideWeights(const RuleContext& c) {
+  const Recipe& r = c.recipe;
+  if (r.lora.rank == 0 || !r.training.weights_from.empty() || r.data.is_random()) return;
+  c.Note({"lora.rank", "training.weights_from"},
+         "adapters of [lora] are trained beside weights that are drawn at random, as "
+         "training.weights_from names none");
+}
+
 std::vector<std::string> AllKeys() {
   std::vector<std::string> keys = {"guard",
                                    "schedule.kind",
@@ -131,7 +140,8 @@ std::vector<Rule> UnusedRules() {
   return {{AllKeys(), KeysAreRead},
           {KeysWithConditions(false), ConditionsAreMet<false>},
           {KeysWithConditions(true), ConditionsAreMet<true>},
-          {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank}};
+          {{"lora.rank", "lora.alpha", "lora.targets"}, AdaptersHaveARank},
+          {{"lora.rank", "training.weights_from", "data.source"}, AdaptersStandBesideWeights}};
 }
 
 }  // namespace engine::recipe

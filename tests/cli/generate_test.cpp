@@ -69,6 +69,24 @@ TEST_CASE("generate: what is refused, and how") {
   CHECK(RunProgram("generate " + folder.path() + " --tokens 0").exit_code == 2);
 }
 
+TEST_CASE("generate: adapters beside weights that were drawn are said, as the text has no sense") {
+  const TinyRun tiny;
+  const std::string run = "run " + tiny.recipe + " --quiet --set lora.rank=2";
+  const std::string note = "were trained beside weights that were drawn at random\n";
+  const ProgramResult drawn = RunProgram(run + " --out " + tiny.out);
+  REQUIRE_MESSAGE(drawn.exit_code == 0, drawn.output);
+  CHECK(
+      Contains(drawn.output, "note: adapters of [lora] are trained beside weights that are drawn at random"));
+  const std::string asks = " --prompt x --tokens 2";
+  CHECK(Contains(RunProgram("generate " + tiny.out + asks).output, note));
+  const std::string loaded = tiny.folder / "loaded";
+  const ProgramResult beside =
+      RunProgram(run + " --out " + loaded + " --set training.weights_from=" + tiny.out);
+  REQUIRE_MESSAGE(beside.exit_code == 0, beside.output);
+  CHECK_FALSE(Contains(beside.output, "drawn at random"));
+  CHECK_FALSE(Contains(RunProgram("generate " + loaded + asks).output, note));
+}
+
 TEST_CASE("generate: an error behind a prompt that is printed begins a line") {
   const TinyRun tiny;
   const ProgramResult trained =

@@ -308,6 +308,21 @@ TEST_CASE("keys whose conditions do not hold are noted, and none whose condition
   }
 }
 
+TEST_CASE("adapters beside weights that are drawn are noted, but where a run is a measurement") {
+  const LoadResult drawn = LoadBase({"lora.rank=2"});
+  CHECK(drawn.ok());
+  REQUIRE(drawn.diagnostics.size() == 1);
+  CHECK(
+      Format(drawn.diagnostics[0])
+          .starts_with(
+              "--set:1:11: note: adapters of [lora] are trained beside weights that are drawn at random, as "
+              "training.weights_from names none\n"));
+  CHECK(LoadBase({"lora.rank=2", "training.weights_from=\"runs/base\""}).diagnostics.empty());
+  CHECK(LoadBase({"lora.rank=0"}).diagnostics.empty());
+  const LoadResult measured = LoadBase({"lora.rank=2", "data.source=random"});
+  for (const Diagnostic& one : measured.diagnostics) CHECK(one.message.find("[lora]") == std::string::npos);
+}
+
 TEST_CASE("an interval of sinks is noted where no sink that is named has one") {
   const LoadResult unused =
       LoadBase({"logging.sinks=[\"prometheus\"]", "logging.prometheus.port=9400", "logging.sink_interval=5"});
