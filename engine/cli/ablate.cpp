@@ -79,12 +79,10 @@ void PrintRemarks(const std::vector<Remark>& remarks, std::size_t variants) {
 bool Check(const recipe::Study& study, const std::string& out, bool remarks) {
   bool good = true;
   std::vector<Remark> found;
-  std::size_t sound_variants = 0;
   for (const recipe::Variant& variant : study.variants) {
     const std::vector<Diagnostic> diagnostics = CheckPlan(variant.recipe);
     bool sound = !HasErrors(diagnostics);
     if (sound) {
-      ++sound_variants;
       AddRemarks(variant.name, diagnostics, &found);
     } else {
       PrintDiagnostics(diagnostics);
@@ -100,7 +98,7 @@ bool Check(const recipe::Study& study, const std::string& out, bool remarks) {
     }
     good = good && sound;
   }
-  if (remarks) PrintRemarks(found, sound_variants);
+  if (remarks) PrintRemarks(found, study.variants.size());
   return good;
 }
 

@@ -62,8 +62,8 @@ std::string Differing(const Json& a, const Json& b) {
 std::vector<std::string> MissingParents(const fs::path& folder) {
   std::vector<std::string> missing;
   std::error_code ignored;
-  for (fs::path parent = folder.parent_path(); !parent.empty() && !fs::exists(parent, ignored);
-       parent = parent.parent_path())
+  for (fs::path parent = folder.lexically_normal().parent_path();
+       !parent.empty() && !fs::exists(parent, ignored); parent = parent.parent_path())
     missing.push_back(parent);
   return missing;
 }

@@ -19,7 +19,7 @@ struct HostEnd {
   int code = 0;
   bool asked_to_stop = false;  // by a signal
   bool is_suspect = false;     // its own machine, or a device of it, is to blame
-  std::string verdict;         // of its rank that failed first by itself; empty: none did
+  std::string verdict;         // SupervisedEnd::verdict; empty: none failed
   std::int64_t newest = -1;    // iteration of which each of its ranks has a copy in memory
 };
 

@@ -101,7 +101,7 @@ struct Kernel {
 struct Exchange {
   Collective collective = Collective::kNone;
   graph::Reduction reduction = graph::Reduction::kSum;
-  std::int64_t wire_bytes = 0;  // that a rank sends, by the ring algorithm
+  std::int64_t wire_bytes = 0;  // that a rank sends, by the ring algorithm, whichever is used
   // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
   bool push = false;
 };

@@ -404,7 +404,9 @@ void RatesAreOrdered(const RuleContext& c) {
 void KeysAreOfTheOptimizer(const RuleContext& c) {
   for (const Field& field : Fields()) {
     if (field.table() != "optimizer" || Applies(field, c.recipe) || c.IsDefault(field.key)) continue;
-    const std::string& kind = field.ConditionOn("optimizer.kind")->word;
+    const Condition* const condition = field.ConditionOn("optimizer.kind");
+    if (condition == nullptr) continue;
+    const std::string& kind = condition->word;
     c.Error({field.key},
             fmt::format("{} {} goes with kind \"{}\", not \"{}\"", field.name(), ToToml(Get(field, c.recipe)),
                         kind, c.recipe.optimizer.kind),

@@ -297,6 +297,15 @@ TEST_CASE("ablate: --check says the warnings on each variant's plan, once where 
   CHECK(!fs::exists(tiny.out));
 }
 
+TEST_CASE("ablate: --check names the variants of a warning where another one is refused") {
+  const TinyStudy tiny("[variants.plain]\n[variants.wrong]\nparallelism.pp = 3\n");
+  const ProgramResult result = RunProgram(tiny.Command("--check --set model.norm.epsilon=1"));
+  CHECK(result.exit_code == 1);
+  CAPTURE(result.output);
+  CHECK(Contains(result.output, "variant 'wrong' cannot run\n"));
+  CHECK(Contains(result.output, "(variant 'plain') [W313]\n"));
+}
+
 TEST_CASE("ablate: a run that fails does not stop the others, and is told") {
   const TinyStudy tiny(
       "[variants.plain]\n[variants.wild]\noptimizer = { learning_rate = 1e6, clip_grad_norm = 0.0 }\n");

@@ -39,7 +39,7 @@ TEST_CASE("data build: an error leaves nothing behind") {
   CHECK(folder.entries() == 1);
   // Nor do the folders that it made; one that was there, or that others use by then, stays.
   std::filesystem::create_directory(folder / "there");
-  for (const char* prefix : {"no/such/out", "there/no/out"}) {
+  for (const char* prefix : {"no/such/out", "there/no/out", "no/./such/./out"}) {
     CAPTURE(prefix);
     CHECK(RunProgram("data build --input " + folder / "in.jsonl" + " --output-prefix " + folder / prefix)
               .exit_code == 1);

@@ -243,6 +243,7 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
     }
     if (index < 0) index = TakeItem(p, /*first=*/false);
   }
+  LetNextBegin();
   GiveItem<Form>(memory, item_parity, p.items);
   hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
   PutNote<BlockNote>(memory.block_note(), {-1, 0, 0, 0});

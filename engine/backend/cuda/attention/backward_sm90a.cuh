@@ -4,7 +4,8 @@
 // says whose turn it is.
 //
 // The gradient is three kernels, of which the second one is here; the first makes row sums, and the third rounds the sums of dq
-// (rows_sm90a.cuh). Each is launched early (early.cuh).
+// (rows_sm90a.cuh). Those behind the first are launched early (early.cuh): a block's work is to end before the next kernel's blocks may
+// come, so that these keep no multiprocessors from other streams.
 #pragma once
 
 #include "engine/backend/cuda/attention/backward_narrow_sm90a.cuh"
@@ -37,7 +38,6 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   }
   __syncthreads();
   AwaitEarlier();
-  LetNextBegin();
   if (threadIdx.x / kWarpgroup == Form::kWorkers) {
     hopper::GiveRegisters<Form::kReaderRegisters>();
     const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;

@@ -126,7 +126,9 @@ __global__ void Sum(const Word* own, const std::byte* __restrict__ received, std
   constexpr int kElements = sizeof(Word) / sizeof(T);
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
-    Number<T> sum[kElements] = {};
+    Number<T> sum[kElements];  // begins with −0, to which every term adds up to itself
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) sum[e] = -0.0F;
     for (std::int64_t m = 0; m < members; ++m) {
       const std::int64_t before = m < index ? m : m - 1;
       const Word word =
