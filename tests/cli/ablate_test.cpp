@@ -289,7 +289,7 @@ TEST_CASE("ablate: --check says the warnings on each variant's plan, once where 
   };
   CAPTURE(result.output);
   CHECK(count("warning: ") == 3);
-  CHECK(count("which begins at about 0 [W313]\n") == 1);
+  CHECK(count("which begins at about 0.0004 [W313]\n") == 1);
   CHECK(count("a window of 16 does nothing to sequences of 16 (variants 'plain', 'long') [W310]\n") == 1);
   CHECK(count("study.toml:7:23: warning: positions 16 to 31 of the learned table are never trained: "
               "sequence_length is 16 (variant 'long') [W309]\n") == 1);
@@ -298,7 +298,7 @@ TEST_CASE("ablate: --check says the warnings on each variant's plan, once where 
 }
 
 TEST_CASE("ablate: --check names the variants of a warning where another one is refused") {
-  const TinyStudy tiny("[variants.plain]\n[variants.wrong]\nparallelism.pp = 3\n");
+  const TinyStudy tiny("[variants.plain]\n[variants.wrong]\ncluster.memory_bytes = 1000\n");
   const ProgramResult result = RunProgram(tiny.Command("--check --set model.norm.epsilon=1"));
   CHECK(result.exit_code == 1);
   CAPTURE(result.output);

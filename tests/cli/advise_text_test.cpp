@@ -36,7 +36,7 @@ interval = 1000
 interval = 1000
 keep = 3
 [model]
-dims = { D = 768, L = 12, H = 12, E = 64, F = 3072, V = 50257, P = 1024, R = 16 }
+dims = { D = 768, L = 12, H = 12, E = 64, F = 3072, V = 50257, P = 1024 }
 inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
 rotary.rope = { dim = "E", base = 1e4 }
 main = [
@@ -239,7 +239,7 @@ TEST_CASE("warnings of a text: a --set comes before the text, and the text befor
 TEST_CASE("warnings of a text: what is small, split or random is not warned of") {
   // A product of rank 16 beside the others has few tiles, and takes no time.
   const std::string adapted =
-      Replaced(Replaced(GoodText(), "  { do = \"act\"",
+      Replaced(Replaced(Replaced(GoodText(), "P = 1024 }", "P = 1024, R = 16 }"), "  { do = \"act\"",
                         "  { do = \"linear\", as = \"down\", of = \"norm\", out = [\"R\"] },\n"
                         "  { do = \"linear\", as = \"up\", of = \"down\", out = [\"D\"] },\n"
                         "  { do = \"act\""),

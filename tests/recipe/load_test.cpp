@@ -287,7 +287,7 @@ TEST_CASE("keys whose conditions do not hold are noted, and none whose condition
       {"precision.fp8_scaling=current",
        "precision.compute is \"fp32\", not \"fp8\"",
        {"precision.compute=fp8", "cluster.device=h100"}},
-      {"precision.fp8_gradients=e5m2",
+      {"precision.fp8_gradients=e4m3",
        "precision.compute is \"fp32\", not \"fp8\"",
        {"precision.compute=fp8", "cluster.device=h100"}},
   };

@@ -159,7 +159,10 @@ TEST_CASE("lora: a pattern that names no step is a mistake at its place") {
     const recipe::LoadResult loaded =
         model::LoadText(std::string(kLlamaLike) + kCommon + kAdamW + "[lora]\nrank = 2\ntargets = " + targets,
                         "test.toml", {.sets = {}, .root = ""});
-    return loaded.diagnostics.empty() ? "none" : Format(loaded.diagnostics[0]);
+    for (const Diagnostic& diagnostic : loaded.diagnostics) {
+      if (diagnostic.severity == Severity::kError) return Format(diagnostic);
+    }
+    return std::string("none");
   };
   const std::string unknown = mistake(R"(["*.qkv", "layers.0.attention.qvk"])");
   CHECK(unknown.find("test.toml:") != std::string::npos);

@@ -237,7 +237,7 @@ TEST_CASE("frame: several runs as a table, as golden files") {
 TEST_CASE("frame: a rank that takes longer than the others is named") {
   const MadeUpRun run;
   std::string text = MetricsText().RunTo(3).text();
-  const FrameOptions options{.columns = 80};
+  const FrameOptions options{.columns = 100};  // for a bar of each rank behind the longest text
   const auto ranks = [&] {
     const RunReader reader = ReaderOf(run, text);
     for (const Line& line : RunFrame(reader.view(), options)) {
