@@ -94,7 +94,7 @@ struct ShapeKey {
   ReadValue read;
   bool needed = false;
   bool is_switch = false;       // its name alone turns it on
-  std::string_view value = "";  // one that help shows beside the name
+  std::string_view value = {};  // one that help shows beside the name
 };
 constexpr std::array kShapeKeys = {
     ShapeKey{"batch", ReadCount<&AskedAttention::batch>},

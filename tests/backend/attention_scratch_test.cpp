@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/backend/cuda/profile/scratch_cached_attention.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -497,6 +498,32 @@ TEST_CASE("attention ways: the fastest is taken where it saves enough") {
   CHECK(fastest({0.0, 1.0}) == 1);  // of those that were
   CHECK(fastest({0.0, 0.0}) == 0);
   CHECK(fastest({1.0, 0.0, 0.5}) == 2);
+}
+
+TEST_CASE("attention over caches: keys are cut into as many blocks as multiprocessors have room for") {
+  // 16 sequences of 8 kv heads are 128 blocks of one chunk: two for each of 264, four for each of 528.
+  const Shape q = {16, 1, 32, 128};
+  const Shape cache = {16, 8192, 8, 128};
+  const CachedAttentionCut half = CutCachedAttention(q, cache, cache, /*narrow_cache=*/false);
+  CHECK(half.chunks == 2);
+  CHECK(half.chunk == 4096);
+  CHECK(half.scratch_bytes == 16 * 32 * 2 * 130 * 4);
+  CHECK(CutCachedAttention(q, cache, cache, /*narrow_cache=*/true).chunks == 4);
+  // Rows that are too wide leave room for two.
+  const Shape wide = {16, 8192, 8, 256};
+  CHECK(CutCachedAttention({16, 1, 32, 256}, wide, wide, /*narrow_cache=*/true).chunks == 2);
+  // The scratch of an op is that of its caches' type.
+  const CudaTarget target = {};
+  const auto scratch = [&](DType dtype) {
+    const std::vector<graph::TensorType> inputs = {{q, DType::kBF16},
+                                                   {{16, 1, 8, 128}, DType::kBF16},
+                                                   {{16, 1, 8, 128}, DType::kBF16},
+                                                   {cache, dtype},
+                                                   {cache, dtype}};
+    return CachedAttentionScratch(inputs, {}, {}, target);
+  };
+  CHECK(scratch(DType::kBF16) == half.scratch_bytes);
+  CHECK(scratch(DType::kE4M3) == 2 * half.scratch_bytes);
 }
 
 }  // namespace engine::backend::cuda
