@@ -105,12 +105,15 @@ absl::Status AllReduceLogSumExp(const Exchange& x, cudaStream_t stream) {
   return absl::OkStatus();
 }
 
+// The input in members' parts, one behind the other.
+absl::StatusOr<const std::byte*> InParts(const Exchange& x, cudaStream_t stream) {
+  if (!x.layout.packed) return x.input;
+  RETURN_IF_ERROR(CopyBoxes(x.pack, x.input, x.scratch, x.element_bytes, stream));
+  return x.scratch;
+}
+
 absl::Status ReduceScatter(const Exchange& x, cudaStream_t stream) {
-  const std::byte* from = x.input;
-  if (x.layout.packed) {
-    RETURN_IF_ERROR(CopyBoxes(x.pack, x.input, x.scratch, x.element_bytes, stream));
-    from = x.scratch;
-  }
+  ASSIGN_OR_RETURN(const std::byte* const from, InParts(x, stream));
   RETURN_IF_NCCL_ERROR(ncclReduceScatter(from, x.output, Count(x.output_count), x.type, ncclSum,
                                          x.group->communicator, stream));
   return absl::OkStatus();
@@ -149,11 +152,7 @@ absl::Status SwapParts(const Exchange& x, const std::byte* from, const Sent& sen
 // Each rank gets the others' terms of its part, and adds up; of an all-reduce in parts, then, each gets the others' sums.
 // The bits are those of a pushed sum (PushCommunicator), however many numbers there are.
 absl::Status SumInOrder(const Exchange& x, cudaStream_t stream) {
-  const std::byte* from = x.input;
-  if (x.layout.packed) {
-    RETURN_IF_ERROR(CopyBoxes(x.pack, x.input, x.scratch, x.element_bytes, stream));
-    from = x.scratch;
-  }
+  ASSIGN_OR_RETURN(const std::byte* const from, InParts(x, stream));
   const auto part_of = [&x](std::int64_t member) { return SumPartOf(x, member); };
   const SumPart own = part_of(x.index);
   const auto own_part = [own](std::int64_t) { return own; };
