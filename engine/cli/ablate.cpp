@@ -61,7 +61,7 @@ void AddRemarks(const std::string& variant, const std::vector<Diagnostic>& diagn
   }
 }
 
-// What all of that many variants have is said of none of them by name.
+// Prints the remarks, each with the names of its variants, unless all variants of the study have it.
 void PrintRemarks(const std::vector<Remark>& remarks, std::size_t variants) {
   std::vector<Diagnostic> named;
   for (const Remark& remark : remarks) {

@@ -76,7 +76,7 @@ std::string CommandUnderWay(const CLI::App& app) {
   return command;
 }
 
-// What the parser says, as our own errors are said: the command, the fault, where to read what would be right.
+// The parser's error in the form of our own: the command, the fault, and where to read what would be right.
 std::string WrongUse(const CLI::App& app, const CLI::ParseError& error) {
   constexpr std::size_t kMostBytes = 1000;
   const std::string command = CommandUnderWay(app);

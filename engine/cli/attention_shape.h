@@ -35,7 +35,7 @@ struct AskedAttention {
   std::vector<std::int64_t> documents;  // lengths that fill S, the same in each sample; empty: none
 };
 
-// What help says of SHAPE: an example, and the keys that it does not have.
+// The text of help on SHAPE: an example, and the keys that the example leaves out.
 std::string AttentionShapeHelp();
 
 // Error: what is wrong, and what would be right.

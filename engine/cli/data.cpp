@@ -157,7 +157,7 @@ struct Built {
   std::string text;
 };
 
-// What stands behind the inputs of a data set of that name, which is local or not written yet.
+// The end of the line on a data set of that name, where the build replaces one. A data set in a bucket is asked for before it is published.
 std::string ReplacesText(const data::MadeDataset& made, const std::string& name) {
   const bool replaces = storage::IsUrl(name) ? storage::Open(data::IdxPath(name)).ok() : made.replaces;
   return replaces ? "; replaces the data set of this name" : "";

@@ -48,8 +48,8 @@ std::int32_t PrefixToken(const data::Tokenizer& tokenizer);
 absl::StatusOr<Task> MakeTask(const TaskSettings& settings, const data::Tokenizer& tokenizer,
                               std::int64_t vocab, std::int64_t sequence, std::int64_t limit);
 
-// Those that `given` names (ReadTasks), which share the recipe's tokenizer. Errors begin with `said_by`: the key or option that
-// names the tasks.
+// Makes the tasks that `given` names (ReadTasks). They share the recipe's tokenizer. Errors begin with `said_by`: the key or option
+// that names the tasks.
 absl::StatusOr<std::vector<Task>> MakeTasks(const std::vector<std::string>& given, const std::string& said_by,
                                             const recipe::Recipe& recipe, std::int64_t limit);
 

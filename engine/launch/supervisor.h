@@ -50,8 +50,8 @@ struct SupervisedEnd {
   int code = 0;
   bool asked_to_stop = false;   // by a signal, whatever came of it
   bool is_of_survivor = false;  // it failed first, a process of an attempt before this one
-  // Of the rank that failed first by itself: "rank 1 (pid 42) ended with exit code 4"; kStoppedAtOnce where none did, and an
-  // insisting signal ended them.
+  // Says why the ranks ended: what the one that failed first by itself did ("rank 1 (pid 42) ended with exit code 4"), or
+  // kStoppedAtOnce where none failed and a second signal ended them.
   std::string verdict;
 };
 

@@ -45,14 +45,14 @@ struct BiasesByPair {
 
 // ------------------------------------------------------------------------------------------------------ gradient
 
-// Which distances of keys behind their queries have biases: from −farthest to farthest. Under a causal mask the gradient is of those up to 0
-// alone: no key that a query sees stands behind it, so that what is said to be of higher ones is 0.
+// The distances that have biases: how far a key stands behind its query, from −farthest to farthest. Under a causal mask no query sees a key
+// behind it (none_behind): the gradient then has the distances up to 0 alone, and what higher ones gather is 0.
 struct Distances {
   int farthest;
-  bool behind_only;
-  __host__ __device__ __forceinline__ int rows() const { return (behind_only ? 1 : 2) * farthest + 1; }
+  bool none_behind;
+  __host__ __device__ __forceinline__ int rows() const { return (none_behind ? 1 : 2) * farthest + 1; }
   // From it on all distances have one sum.
-  __device__ __forceinline__ int high() const { return behind_only ? 1 : farthest; }
+  __device__ __forceinline__ int high() const { return none_behind ? 1 : farthest; }
 };
 __host__ __device__ __forceinline__ Distances DistancesOf(const Common& c) {
   return {c.distance, c.causal != 0};
@@ -87,7 +87,7 @@ struct DistanceSums {
     high = WarpSum(high);
     if (threadIdx.x % kWarp == 0) {
       AddTo(sums, low / 4);
-      if (!distances.behind_only) AddTo(sums + 2 * distances.farthest, high / 4);
+      if (!distances.none_behind) AddTo(sums + 2 * distances.farthest, high / 4);
     }
     __syncwarp();
     low = high = 0;

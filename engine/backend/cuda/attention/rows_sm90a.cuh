@@ -155,9 +155,8 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   const int sample = of_sample / c.tiles;
   const int tile = of_sample - sample * c.tiles;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int at_once =
-      static_cast<int>(blockDim.x) / kLanes;  // rows of a head that the block has of each thread
-  const int index = (block - of_sample * p.thread_blocks) * at_once + static_cast<int>(threadIdx.x) / kLanes;
+  const int groups = static_cast<int>(blockDim.x) / kLanes;  // of lanes, each with rows of a head
+  const int index = (block - of_sample * p.thread_blocks) * groups + static_cast<int>(threadIdx.x) / kLanes;
   const QueryTile t = TileOf<kTile>(c, tile);
   const int first = index / c.heads * kRowsOfThread;
   const int head = index % c.heads;

@@ -76,7 +76,7 @@ struct Exchange {
   std::vector<Box> pack;                                  // input → scratch
   std::vector<Box> unpack;                                // scratch + layout.received → output
   std::vector<std::int64_t> send_counts, receive_counts;  // of all-to-all, by member
-  // Of a sum in order of rank.
+  // These two describe a sum in order of rank.
   OrderedSumLayout ordered;
   DType dtype = DType::kF32;
 };
@@ -119,7 +119,7 @@ absl::Status ReduceScatter(const Exchange& x, cudaStream_t stream) {
   return absl::OkStatus();
 }
 
-// A part of a sum in order of rank, in elements.
+// The part of a sum in order of rank that one member adds up: elements of the flat input.
 struct SumPart {
   std::int64_t begin = 0, count = 0;
 };

@@ -45,7 +45,7 @@ struct PushLayout {
 PushLayout LayoutOfPush(plan::Collective collective, graph::Reduction reduction,
                         const graph::TensorType& from, const graph::TensorType& to, std::int64_t members);
 
-// Of a sum by NCCL in order of rank (plan::Addition::kInOrder).
+// Where NCCL's form of a sum in order of rank (plan::Addition::kInOrder) keeps what it packs and receives.
 struct OrderedSumLayout {
   ExchangeLayout packing;  // of a reduce-scatter; what is received lies at packing.received
   PushLayout parts;
