@@ -25,12 +25,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAtClient{50};
 constexpr const char* kJsonType = "application/json";
 
-// The library listens with a queue of five connections, which is few for clients that all begin at once.
-class ListeningServer : public httplib::Server {
- public:
-  void LengthenQueue() { ::listen(svr_sock_, SOMAXCONN); }
-};
-
 // The library's own pool starts all of its threads at once.
 class TaskQueue : public httplib::TaskQueue {
  public:
@@ -149,6 +143,12 @@ class Server::Impl {
  private:
   using Request = httplib::Request;
   using Response = httplib::Response;
+
+  // The library listens with a queue of five connections, which is few for clients that all begin at once.
+  class ListeningServer : public httplib::Server {
+   public:
+    void LengthenQueue() { ::listen(svr_sock_, SOMAXCONN); }
+  };
 
   void AddRoutes() {
     http_.Get("/health", [this](const Request&, Response& response) { AnswerJson(200, Health(), response); });

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kSamples = 3, kSlots = 4, kRows = 8, kHeads = 5;
 constexpr std::int64_t kLatent = 7, kOwn = 4, kShared = 3, kValue = 6;  // C, N, R, U
-constexpr double kBound = 1e-13;  // sums of some tens of terms near 1, in float64
+constexpr double kLatentBound = 1e-13;  // sums of some tens of terms near 1, in float64
 
 Tensor Random(const Shape& shape, const std::string& name) {
   Tensor tensor({shape, DType::kF64});
@@ -59,7 +59,7 @@ void CheckEqual(const Tensor& expected, const Tensor& actual) {
   double worst = 0;
   for (std::int64_t i = 0; i < expected.elements(); ++i)
     worst = std::max(worst, std::abs(expected.Get(i) - actual.Get(i)));
-  CHECK(worst <= kBound);
+  CHECK(worst <= kLatentBound);
 }
 
 // With the shared part of keys before or behind the heads' own.

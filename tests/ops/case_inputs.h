@@ -11,7 +11,7 @@ namespace engine::ops_test {
 inline constexpr std::int64_t kOne = 1;
 inline constexpr std::int64_t kTwo = 2;
 
-inline Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit) {
+inline Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
   Input input;
   input.shape = shape;
   input.kind = kind;

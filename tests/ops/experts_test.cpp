@@ -9,7 +9,7 @@
 
 #include "engine/graph/rows.h"
 #include "engine/ops/ops.h"
-#include "tests/ops/cases.h"
+#include "tests/ops/case_inputs.h"
 #include "tests/ops/interpreter.h"
 
 namespace engine::ops_test {
@@ -17,8 +17,6 @@ namespace {
 
 using graph::Attributes;
 using graph::TensorType;
-
-constexpr std::int64_t kOne = 1;
 
 Tensor Filled(const Shape& shape, DType dtype, const std::function<double(std::int64_t)>& value) {
   Tensor tensor(TensorType{shape, dtype});

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "engine/ops/ops.h"
-#include "tests/ops/cases.h"
+#include "tests/ops/case_inputs.h"
 #include "tests/ops/composed.h"
 #include "tests/ops/head_forms.h"
 #include "tests/ops/interpreter.h"
@@ -21,17 +21,6 @@ using graph::Graph;
 using graph::OpDef;
 using graph::ValueId;
 using graph::ValueIds;
-
-constexpr std::int64_t kOne = 1;
-
-Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
-  Input input;
-  input.shape = shape;
-  input.kind = kind;
-  input.limit = limit;
-  return input;
-}
-Input Positions(const Shape& shape) { return Make(shape, Input::kPositions); }
 
 Attributes RotaryAttributes() {
   return {{"rotary", kOne}, {"base", 10000.0}, {"factor", 1.0},

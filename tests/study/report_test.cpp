@@ -30,7 +30,7 @@ StudyResults MadeUp() {
   return results;
 }
 
-bool Has(const std::string& text, const std::string& part) {
+bool HasPart(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return true;
   MESSAGE("no '" << part << "'");
   return false;
@@ -58,16 +58,16 @@ TEST_CASE("study report: whole by itself, escaped, with text for its plots") {
     CAPTURE(outside);
     CHECK(page.find(outside) == std::string::npos);
   }
-  CHECK(Has(page, "<title>A &lt; B &amp; C</title>"));
+  CHECK(HasPart(page, "<title>A &lt; B &amp; C</title>"));
   CHECK(page.find("A < B") == std::string::npos);
-  CHECK(Has(page, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"));
-  CHECK(Has(page, "prefers-color-scheme: dark"));
+  CHECK(HasPart(page, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"));
+  CHECK(HasPart(page, "prefers-color-scheme: dark"));
   CHECK(CountOf(page, "<svg ") == 2);
   CHECK(CountOf(page, "role=\"img\" aria-labelledby=") == 2);
-  CHECK(Has(page, "<desc id=\"tokens-desc\">plain: from 6.500 to 1.625 after 4.00K tokens. other: from"));
+  CHECK(HasPart(page, "<desc id=\"tokens-desc\">plain: from 6.500 to 1.625 after 4.00K tokens. other: from"));
   CHECK(CountOf(page, "<circle ") == 8);
-  CHECK(Has(page, "<td>+0.5000 ± 0.3536</td>"));
-  CHECK(Has(page, "data-run=\"other/seed-2\" data-number=\"metric\">2.1250</td>"));
+  CHECK(HasPart(page, "<td>+0.5000 ± 0.3536</td>"));
+  CHECK(HasPart(page, "data-run=\"other/seed-2\" data-number=\"metric\">2.1250</td>"));
   CHECK(CountOf(page, "data-number=\"curve\"") == 20);
   CHECK(page.find("Not finished") == std::string::npos);
 }
@@ -77,13 +77,13 @@ TEST_CASE("study report: runs that have not finished are listed and in no number
   results.variants[1].runs[0].finished = false;
   results.variants[1].runs[0].last_line = "loss <nan>";
   const std::string page = ReportPage(results);
-  CHECK(Has(page, "<h2>Not finished</h2>"));
-  CHECK(Has(page, "loss &lt;nan&gt;"));
-  CHECK(Has(page, "data-run=\"other/seed-1\" data-number=\"metric\">–</td>"));
+  CHECK(HasPart(page, "<h2>Not finished</h2>"));
+  CHECK(HasPart(page, "loss &lt;nan&gt;"));
+  CHECK(HasPart(page, "data-run=\"other/seed-1\" data-number=\"metric\">–</td>"));
   for (VariantResult& variant : results.variants) {
     for (RunResult& run : variant.runs) run.finished = false;
   }
-  CHECK(Has(ReportPage(results), "No run has finished yet."));
+  CHECK(HasPart(ReportPage(results), "No run has finished yet."));
 }
 
 TEST_CASE("plot: points lie where their numbers say") {
@@ -91,10 +91,10 @@ TEST_CASE("plot: points lie where their numbers say") {
   CHECK(SvgOf(plot).empty());
   plot.lines.push_back({"a", {{0, 1, 1, 1}, {10, 3, 3, 3}}, {}});
   // 46 to 470 is 0 to 10; 272 to 12 is 1 to 3 with 3 % of 2 on either side.
-  CHECK(Has(SvgOf(plot), "<polyline points=\"46.0,264.6 470.0,19.4\"/>"));
+  CHECK(HasPart(SvgOf(plot), "<polyline points=\"46.0,264.6 470.0,19.4\"/>"));
   plot.lines.push_back({"b", {{5, 9, 9, 9}}, {}});
   plot.top = 3;
-  CHECK(Has(SvgOf(plot), "<polyline points=\"46.0,264.6 470.0,19.4\"/>"));
+  CHECK(HasPart(SvgOf(plot), "<polyline points=\"46.0,264.6 470.0,19.4\"/>"));
 }
 
 TEST_CASE("plot: ticks are round numbers within the axis") {

@@ -106,10 +106,10 @@ std::int64_t Elements(const std::vector<RunCopy>& runs) {
 
 // Each member's input may give elements to each member's output.
 template <typename T>
-class Conversion final : public ProcessCollective {
+class ProcessConversion final : public ProcessCollective {
  public:
-  Conversion(CollectiveArgs args, std::vector<std::vector<RunCopy>> runs, ProcessWorld* world,
-             std::vector<std::byte>* room)
+  ProcessConversion(CollectiveArgs args, std::vector<std::vector<RunCopy>> runs, ProcessWorld* world,
+                    std::vector<std::byte>* room)
       : ProcessCollective(std::move(args), world, room), gets_(std::move(runs)) {
     for (size_t member = 0; member < members(); ++member) {
       gives_.push_back(CommonRuns(args_.input.extent, args_.input.shape, args_.member_outputs[member],
@@ -242,7 +242,7 @@ absl::StatusOr<std::unique_ptr<Launch>> ProcessCommunicator::Prepare(CollectiveA
         Collective::kAllReduce) {  // every member holds, and needs, all of it
       return std::make_unique<ByParts<T>>(std::move(args), &world_, &room_);
     }
-    return std::make_unique<Conversion<T>>(std::move(args), std::move(runs), &world_, &room_);
+    return std::make_unique<ProcessConversion<T>>(std::move(args), std::move(runs), &world_, &room_);
   });
 }
 

@@ -9,19 +9,18 @@ namespace engine::backend::cuda {
 namespace {
 
 using plan::Collective;
-using Exchange = PushExchange;
 
 // Bytes. Rows of 1280 took CUDA 0.095 ms for 21 MB beside kernels, one piece 0.026 (docs/performance.md).
 constexpr std::int64_t kLongRow = std::int64_t{32} << 10;
 
-std::vector<std::byte*> FlagsOfPeers(const Exchange& x, Flag flag) {
+std::vector<std::byte*> FlagsOfPeers(const PushExchange& x, Flag flag) {
   std::vector<std::byte*> flags;
   for (const PushPeer* peer : x.place.peers) {
     flags.push_back(peer->flags + OffsetOfFlag(x.place.rank, x.place.stream_index, flag));
   }
   return flags;
 }
-std::vector<std::byte*> OwnFlags(const Exchange& x, Flag flag) {
+std::vector<std::byte*> OwnFlags(const PushExchange& x, Flag flag) {
   std::vector<std::byte*> flags;
   for (const PushPeer* peer : x.place.peers) {
     flags.push_back(*x.place.flags + OffsetOfFlag(peer->rank, x.place.stream_index, flag));
@@ -29,13 +28,13 @@ std::vector<std::byte*> OwnFlags(const Exchange& x, Flag flag) {
   return flags;
 }
 
-absl::Status Meet(const Exchange& x, Flag flag, const StreamNote& before, const StreamNote& after) {
+absl::Status Meet(const PushExchange& x, Flag flag, const StreamNote& before, const StreamNote& after) {
   return x.place.operations->Enqueue(FlagsOfPeers(x, flag), OwnFlags(x, flag), x.place.stream, before, after);
 }
 
 // By a copy engine: it takes nothing from the kernels that run at the same time.
-absl::Status Enqueue(const PitchedCopy& copy, const std::byte* source, std::byte* target,
-                     cudaStream_t stream) {
+absl::Status EnqueueCopy(const PitchedCopy& copy, const std::byte* source, std::byte* target,
+                         cudaStream_t stream) {
   const auto size = [](std::int64_t bytes) { return static_cast<std::size_t>(bytes); };
   std::byte* const to = target + copy.to;
   const std::byte* const from = source + copy.from;
@@ -61,37 +60,37 @@ absl::Status Enqueue(const PitchedCopy& copy, const std::byte* source, std::byte
   return absl::OkStatus();
 }
 
-absl::Status Enqueue(const std::vector<Push>& pushes, cudaStream_t stream) {
+absl::Status EnqueuePushes(const std::vector<Push>& pushes, cudaStream_t stream) {
   for (const Push& push : pushes) {
-    RETURN_IF_ERROR(Enqueue(push.copy, push.from, push.peer->arena + push.to, stream));
+    RETURN_IF_ERROR(EnqueueCopy(push.copy, push.from, push.peer->arena + push.to, stream));
   }
   return absl::OkStatus();
 }
 
 // After it, all that the peers have pushed is here, and what this rank has pushed is there; what it keeps is
 // where it belongs when the exchange is finished.
-absl::Status PushThenNote(const Exchange& x, const StreamNote& done) {
+absl::Status PushThenNote(const PushExchange& x, const StreamNote& done) {
   if (!x.own_copies.empty()) {
     RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.fork, x.place.stream));
     RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(x.place.local, x.place.fork, 0));
     for (const PitchedCopy& copy : x.own_copies) {
-      RETURN_IF_ERROR(Enqueue(copy, x.input, x.output, x.place.local));
+      RETURN_IF_ERROR(EnqueueCopy(copy, x.input, x.output, x.place.local));
     }
     RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.copied, x.place.local));
   }
   if (x.place.ready) RETURN_IF_ERROR(Meet(x, Flag::kReady, x.place.notes.begun, {}));
-  RETURN_IF_ERROR(Enqueue(x.pushes, x.place.stream));
+  RETURN_IF_ERROR(EnqueuePushes(x.pushes, x.place.stream));
   return Meet(x, Flag::kDone, {}, done);
 }
-absl::Status PushAll(const Exchange& x) { return PushThenNote(x, x.place.notes.ended); }
+absl::Status PushAll(const PushExchange& x) { return PushThenNote(x, x.place.notes.ended); }
 
 // The reader of a direct sum comes next, then ReleasePart.
-absl::Status MeetBefore(const Exchange& x) {
+absl::Status MeetBefore(const PushExchange& x) {
   if (!x.place.ready) return absl::OkStatus();
   return Meet(x, Flag::kReady, x.place.notes.begun, {});
 }
 
-absl::Status Sum(const Exchange& x, const std::byte* own, std::int64_t count, std::byte* out,
+absl::Status Sum(const PushExchange& x, const std::byte* own, std::int64_t count, std::byte* out,
                  cudaStream_t stream) {
   ENGINE_CHECK(SumParts(own, x.scratch, x.layout.slot, x.members, x.index, x.dtype, count, out, stream),
                "a sum of {}", Name(x.dtype));
@@ -100,33 +99,33 @@ absl::Status Sum(const Exchange& x, const std::byte* own, std::int64_t count, st
 }
 
 // ReduceScatter, and AllReduce of two.
-absl::Status SumAll(const Exchange& x) { return Sum(x, x.own, x.count, x.output, x.place.compute); }
+absl::Status SumAll(const PushExchange& x) { return Sum(x, x.own, x.count, x.output, x.place.compute); }
 
 // AllReduce of more than two. A peer's sum may overwrite an input that is the output too: this rank has
 // pushed that part, to this peer.
-absl::Status SumInParts(const Exchange& x) {
+absl::Status SumInParts(const PushExchange& x) {
   RETURN_IF_ERROR(PushThenNote(x, {}));
   const std::int64_t begin = x.layout.PartBegin(x.index, x.count) * x.element_bytes;
   RETURN_IF_ERROR(
       Sum(x, x.input + begin, x.layout.PartCount(x.index, x.count), x.output + begin, x.place.stream));
-  RETURN_IF_ERROR(Enqueue(x.gather, x.place.stream));
+  RETURN_IF_ERROR(EnqueuePushes(x.gather, x.place.stream));
   return Meet(x, Flag::kGathered, {}, x.place.notes.ended);
 }
 
-absl::Status LogSumExp(const Exchange& x) {
+absl::Status LogSumExp(const PushExchange& x) {
   RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(x.scratch + x.index * x.layout.slot, x.input,
                                        static_cast<std::size_t>(x.layout.slot), cudaMemcpyDeviceToDevice,
                                        x.place.stream));
   return PushAll(x);
 }
-absl::Status CombineAll(const Exchange& x) {
+absl::Status CombineAll(const PushExchange& x) {
   CombineLogSumExp(reinterpret_cast<const float*>(x.scratch), x.members, x.count,
                    reinterpret_cast<float*>(x.output), x.place.compute);
   RETURN_IF_CUDA_ERROR(cudaGetLastError());
   return absl::OkStatus();
 }
 
-void ChooseForm(const plan::Instruction& instruction, Exchange* x) {
+void ChooseForm(const plan::Instruction& instruction, PushExchange* x) {
   x->enqueue = PushAll;  // everything goes where it belongs
   const bool reduces = instruction.collective() == Collective::kAllReduce;
   if (instruction.direct()) {
@@ -147,7 +146,7 @@ bool Within(std::span<const std::byte> memory, const void* data, std::int64_t by
   return at >= begin && at + static_cast<std::size_t>(bytes) <= begin + memory.size();
 }
 
-absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
+absl::Status CheckArgs(const CollectiveArgs& args, const PushExchange& x) {
   const std::string& name = args.instruction->name;
   if (x.layout.bytes > static_cast<std::int64_t>(args.scratch.size())) {
     return Internal("{}: needs {} bytes of scratch, the plan gives {}", name, x.layout.bytes,
@@ -162,7 +161,7 @@ absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
 }
 
 // One box that is a run of the input and all of the output, in its order: where it begins. Else null.
-const std::byte* AsRun(const std::vector<Box>& boxes, const Exchange& x) {
+const std::byte* AsRun(const std::vector<Box>& boxes, const PushExchange& x) {
   constexpr size_t kInner = Box::kLoops - 1;
   if (boxes.size() != 1 || boxes[0].size[kInner] != x.count || boxes[0].to != 0) return nullptr;
   if (x.count > 1 && (boxes[0].from_stride[kInner] != 1 || boxes[0].to_stride[kInner] != 1)) return nullptr;
@@ -170,7 +169,7 @@ const std::byte* AsRun(const std::vector<Box>& boxes, const Exchange& x) {
 }
 
 // What goes to the i-th peer.
-void PlanPushes(const CollectiveArgs& args, size_t i, Exchange* x) {
+void PlanPushes(const CollectiveArgs& args, size_t i, PushExchange* x) {
   if (args.instruction->direct()) return;
   const PushPeer* const peer = x->place.peers[i];
   const std::int64_t member =
@@ -208,7 +207,7 @@ void PlanPushes(const CollectiveArgs& args, size_t i, Exchange* x) {
   }
 }
 
-void PlanOwn(const CollectiveArgs& args, Exchange* x) {
+void PlanOwn(const CollectiveArgs& args, PushExchange* x) {
   x->own = x->input;
   if (args.instruction->collective() == Collective::kAllReduce) return;
   if (args.instruction->IsBucketExchange()) {

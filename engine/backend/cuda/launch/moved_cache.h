@@ -11,8 +11,8 @@
 namespace engine::backend::cuda {
 
 // A cache that is to be elsewhere than it was; in a plan it stays where it is.
-struct Moved {
-  Moved(const TensorView& from, const TensorView& to)
+struct MovedCache {
+  MovedCache(const TensorView& from, const TensorView& to)
       : before(from.data),
         after(to.data),
         bytes(static_cast<std::size_t>(to.shape.elements() * SizeOf(to.dtype))) {}

@@ -25,8 +25,6 @@
 namespace engine::backend::cuda {
 namespace {
 
-graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
-
 AttentionShape ShapeOf(const Device& device, const LaunchArgs& args, const graph::AttentionForm& form) {
   std::vector<graph::TensorType> types;
   for (const TensorView& input : args.inputs) types.push_back(TypeOf(input));

@@ -63,7 +63,7 @@ absl::StatusOr<Enqueue> PrepareCacheUpdate(Device&, const LaunchArgs& args) {
                               .cache = cache.data,
                               .positions = args.inputs[2].as<std::int32_t>(),
                               .slots = args.inputs[3].as<std::int32_t>()};
-  const Moved moved(args.inputs[1], cache);
+  const MovedCache moved(args.inputs[1], cache);
   return [update, moved](cudaStream_t stream, const KernelContext&) -> absl::Status {
     RETURN_IF_ERROR(moved.Copy(stream));
     LaunchCacheUpdate(update, stream);
@@ -132,8 +132,8 @@ absl::StatusOr<Enqueue> PrepareCachedAttention(Device& device, const LaunchArgs&
   ASSIGN_OR_RETURN(attention.sinks, of_first_head(sinks));
   ASSIGN_OR_RETURN(attention.biases, of_first_head(biases));
   // Where the caches were elsewhere than they are to be.
-  const Moved moved_keys(args.inputs[3], keys);
-  const Moved moved_values(args.inputs[4], values);
+  const MovedCache moved_keys(args.inputs[3], keys);
+  const MovedCache moved_values(args.inputs[4], values);
   if (is_invariant) {
     Sm90aAttention own = InvariantOf(attention, layout, device, args.scratch.data());
     own.slots = keys.shape[0];

@@ -48,8 +48,8 @@ absl::StatusOr<Enqueue> PrepareCachedLatentAttention(Device&, const LaunchArgs& 
                                            .tiles = cut.tiles,
                                            .chunk = cut.chunk,
                                            .scratch = reinterpret_cast<float*>(args.scratch.data())};
-  const Moved moved_latents(args.inputs[4], latents);
-  const Moved moved_shareds(args.inputs[5], shareds);
+  const MovedCache moved_latents(args.inputs[4], latents);
+  const MovedCache moved_shareds(args.inputs[5], shareds);
   return [=](cudaStream_t stream, const KernelContext&) -> absl::Status {
     RETURN_IF_ERROR(moved_latents.Copy(stream));
     RETURN_IF_ERROR(moved_shareds.Copy(stream));

@@ -39,6 +39,8 @@ inline absl::Status ExpectFloat(std::string_view op, std::initializer_list<const
   return absl::OkStatus();
 }
 
+inline graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
+
 // Of a norm.
 inline float GainOffsetOf(const LaunchArgs& args) {
   return static_cast<float>(graph::GainOffset(args.instruction->attributes()));

@@ -22,11 +22,11 @@ namespace engine::backend::cuda {
 namespace {
 
 // Sizes of the product behind the collapsed dims.
-struct Sizes {
+struct ProductSizes {
   std::int64_t m = 0, in = 0, out = 0;
 };
 
-Sizes SizesOf(const Shape& w, std::int64_t x_elements, const graph::Attributes& attributes) {
+ProductSizes SizesOf(const Shape& w, std::int64_t x_elements, const graph::Attributes& attributes) {
   const int contracted = static_cast<int>(attributes.Int("in_dims"));
   const std::int64_t in = w.elements(w.rank() - contracted, w.rank());
   return {x_elements / in, in, w.elements() / in};
@@ -64,11 +64,11 @@ absl::Status SetTypes(const TensorView& a, const TensorView& b, const TensorView
 }
 
 // y[M, O] = x[M, I] · wᵀ
-GemmSpec ForwardSpec(const Sizes& s) { return {.m = s.m, .n = s.out, .k = s.in, .transpose_b = true}; }
+GemmSpec ForwardSpec(const ProductSizes& s) { return {.m = s.m, .n = s.out, .k = s.in, .transpose_b = true}; }
 // dx[M, I] = dy[M, O] · w
-GemmSpec DgradSpec(const Sizes& s) { return {.m = s.m, .n = s.in, .k = s.out}; }
+GemmSpec DgradSpec(const ProductSizes& s) { return {.m = s.m, .n = s.in, .k = s.out}; }
 // dw[O, I] = dyᵀ · x
-GemmSpec WgradSpec(const Sizes& s) { return {.m = s.out, .n = s.in, .k = s.m, .transpose_a = true}; }
+GemmSpec WgradSpec(const ProductSizes& s) { return {.m = s.out, .n = s.in, .k = s.m, .transpose_a = true}; }
 
 absl::StatusOr<Enqueue> PrepareProduct(Device& device, const LaunchArgs& args, const GemmSpec& spec,
                                        GemmOperands operands) {
@@ -251,13 +251,13 @@ absl::StatusOr<Enqueue> PrepareAddedProduct(Device& device, const LaunchArgs& ar
 }  // namespace
 
 absl::StatusOr<Enqueue> PrepareLinearAdd(Device& device, const LaunchArgs& args) {
-  const Sizes sizes =
+  const ProductSizes sizes =
       SizesOf(args.inputs[1].shape, args.inputs[0].shape.elements(), args.instruction->attributes());
   return PrepareAddedProduct(device, args, ForwardSpec(sizes));
 }
 
 absl::StatusOr<Enqueue> PrepareLinearDgradAdd(Device& device, const LaunchArgs& args) {
-  const Sizes sizes =
+  const ProductSizes sizes =
       SizesOf(args.inputs[1].shape, args.outputs[0].shape.elements(), args.instruction->attributes());
   return PrepareAddedProduct(device, args, DgradSpec(sizes));
 }
@@ -286,7 +286,7 @@ struct LinearCrossEntropyLaunch {
   TensorView x, w, labels;
   std::optional<TensorView> bias;
   HeadOutputs out;
-  Sizes sizes;
+  ProductSizes sizes;
   LinearCrossEntropyLayout layout;
   std::byte* scratch = nullptr;
   std::int64_t classes = 0;
@@ -342,7 +342,7 @@ absl::Status LinearCrossEntropyLaunch::Run(cudaStream_t stream, const KernelCont
 // Products of `rows` tokens whose rows of x and d_x begin at any multiple of a chunk.
 absl::StatusOr<ChunkProducts> PrepareChunk(Device& device, const LinearCrossEntropyLaunch& launch,
                                            std::int64_t rows, bool add_to_d_w) {
-  const Sizes sizes = {rows, launch.sizes.in, launch.sizes.out};
+  const ProductSizes sizes = {rows, launch.sizes.in, launch.sizes.out};
   const std::int64_t chunk_bytes = launch.layout.chunk * sizes.in * SizeOf(launch.x.dtype);
   const auto alignment = static_cast<std::uint32_t>(std::gcd<std::int64_t>(256, chunk_bytes));
   TensorView logits;

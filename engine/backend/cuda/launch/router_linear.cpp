@@ -15,8 +15,6 @@
 namespace engine::backend::cuda {
 namespace {
 
-graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
-
 absl::StatusOr<std::shared_ptr<Gemm>> PrepareGemm(Device& device, const LaunchArgs& args,
                                                   const GemmSpec& spec) {
   absl::StatusOr<std::shared_ptr<Gemm>> gemm = device.gemm_tuner().Prepare(spec);

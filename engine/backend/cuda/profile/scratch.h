@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "engine/base/units.h"
 #include "engine/graph/op.h"
 
 namespace engine::backend::cuda {
@@ -23,6 +24,9 @@ struct CudaTarget {
 
 // cuBLASLt's workspace: split-K algorithms use up to 52 MB on GPT-2's shapes.
 inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{64} << 20;
+
+// Where parts of scratch begin: at multiples of 256 bytes.
+inline std::int64_t Aligned(std::int64_t bytes) { return RoundUp(bytes, 256); }
 
 using ScratchRule = std::int64_t (*)(Types inputs, Types outputs, const graph::Attributes& attributes,
                                      const CudaTarget& target);

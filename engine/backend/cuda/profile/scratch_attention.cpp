@@ -21,7 +21,6 @@ constexpr std::int64_t kQueryBlock = 128;
 std::int64_t RoundedUp(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
-std::int64_t Aligned(std::int64_t bytes) { return RoundedUp(bytes, 256); }
 
 void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   const std::int64_t window = attributes.Int("window", 0);

@@ -9,7 +9,6 @@ using graph::TensorType;
 using plan::Collective;
 
 std::int64_t BytesOf(const TensorType& type) { return type.shape.elements() * SizeOf(type.dtype); }
-std::int64_t Aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Whether each rank's part of the larger tensor is one run, and these runs lie in order of rank.
 bool PartsAreRuns(const TensorType& a, const TensorType& b, graph::Axis axis) {

@@ -6,11 +6,6 @@
 #include "engine/backend/cuda/profile/scratch.h"
 
 namespace engine::backend::cuda {
-namespace {
-
-std::int64_t Aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-}  // namespace
 
 std::int64_t GemmScratch(Types, Types, const graph::Attributes&, const CudaTarget&) {
   return kGemmWorkspaceBytes;
