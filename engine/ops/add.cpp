@@ -8,7 +8,7 @@
 namespace engine::ops {
 namespace {
 
-Types Infer(TypeSpan inputs, const Attributes&) {
+Types InferAdd(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "add"));
   if (inputs[0].shape != inputs[1].shape) {
     return Internal("{} + {}", inputs[0].shape.ToString(), inputs[1].shape.ToString());
@@ -20,9 +20,9 @@ Work AddCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {Elements(outputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) { return {context.d_outputs[0], context.d_outputs[0]}; }
+ValueIds AddGradient(GradientContext& context) { return {context.d_outputs[0], context.d_outputs[0]}; }
 
-std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> AddSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures = ElementwiseSignatures(inputs[0].shape.rank(), 2, 1);
   signatures.push_back({{Placement::P(), Placement::P()}, {Placement::P()}});
   return signatures;
@@ -31,10 +31,10 @@ std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, const Axis
 }  // namespace
 
 const OpDef kAdd{.name = "add",
-                 .infer = Infer,
+                 .infer = InferAdd,
                  .work = AddCost,
-                 .gradient = Gradient,
-                 .signatures = Signatures,
+                 .gradient = AddGradient,
+                 .signatures = AddSignatures,
                  .commutes = true,
                  .in_place_input = 0};
 

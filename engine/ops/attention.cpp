@@ -64,7 +64,7 @@ namespace {
 
 using graph::AttentionInputs;
 
-constexpr std::size_t kValues = 3;     // inputs that positions stand behind: q, k, v
+constexpr std::size_t kQkv = 3;        // inputs that positions stand behind: q, k, v
 constexpr std::size_t kGradients = 3;  // of attention_grad, behind positions and spans: o, lse, d_o
 
 AttentionInputs Resolve(TypeSpan inputs, bool backward) {
@@ -104,8 +104,8 @@ absl::Status CheckBiases(TypeSpan inputs, const Attributes& attributes, const At
       biases.ToString(), heads, inputs[1].shape[1], most, pairs);
 }
 
-Types InferForward(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kValues, kValues + 4, "attention"));
+Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, kQkv, kQkv + 4, "attention"));
   RETURN_IF_ERROR(CheckForm(attributes));
   const AttentionInputs at = Resolve(inputs, /*backward=*/false);
   if (!at.has_positions() && graph::ReadsPositions(attributes))
@@ -129,8 +129,8 @@ Types InferForward(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{o, Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kValues + kGradients, kValues + kGradients + 4, "attention_grad"));
+Types InferAttentionGrad(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, kQkv + kGradients, kQkv + kGradients + 4, "attention_grad"));
   std::vector<TensorType> gradients = {inputs[0], inputs[1], inputs[2]};
   const AttentionInputs at = Resolve(inputs, /*backward=*/true);
   RETURN_IF_ERROR(CheckBiases(inputs, attributes, at));
@@ -166,7 +166,7 @@ PairFlops PairFlopsOf(TypeSpan inputs, const Attributes& attributes) {
           each * PairsFrom(0, keys, window) * queries / keys};
 }
 
-Work AttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes, bool backward) {
+Work WorkOf(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes, bool backward) {
   const PairFlops pair = PairFlopsOf(inputs, attributes);
   const double head = static_cast<double>(inputs[0].shape[3]);
   const double with_values = (backward ? 2 : 1) * static_cast<double>(inputs[2].shape[3]) / head;
@@ -177,14 +177,14 @@ Work AttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attribut
           .head = head,
           .backward = backward};
 }
-Work ForwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
-  return AttentionWork(inputs, outputs, attributes, /*backward=*/false);
+Work AttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  return WorkOf(inputs, outputs, attributes, /*backward=*/false);
 }
-Work BackwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
-  return AttentionWork(inputs, outputs, attributes, /*backward=*/true);
+Work AttentionGradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  return WorkOf(inputs, outputs, attributes, /*backward=*/true);
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds AttentionGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   std::vector<TensorType> types;
   for (const ValueId input : node.inputs) types.push_back(context.graph->value(input).type);
@@ -203,7 +203,7 @@ ValueIds Gradient(GradientContext& context) {
   const ValueIds d = context.graph->Emit(kAttentionGrad, "d_" + node.name, inputs, node.attributes, into);
   ValueIds gradients = {d[0], d[1], d[2]};
   gradients.resize(node.inputs.size(), kNoValue);
-  std::size_t output = kValues;
+  std::size_t output = kQkv;
   for (const std::size_t input : {at.sinks, at.biases}) {
     if (input == AttentionInputs::kNone) continue;
     if (into[output] == kNoValue) gradients[input] = d[output];
@@ -220,7 +220,7 @@ Placement WeightsWithHeads(const AxisRule& rule) {
 // The signatures, made for positions and without spans, for the inputs that there are. Spans are placed as positions.
 std::vector<Signature> ForInputs(std::vector<Signature> signatures, const AttentionInputs& at) {
   for (Signature& signature : signatures) {
-    const auto positions = signature.inputs.begin() + static_cast<std::ptrdiff_t>(kValues);
+    const auto positions = signature.inputs.begin() + static_cast<std::ptrdiff_t>(kQkv);
     if (at.has_spans() && at.has_positions()) {
       signature.inputs.insert(positions, *positions);
     } else if (!at.has_spans() && !at.has_positions()) {
@@ -251,7 +251,7 @@ std::vector<Signature> WithWeights(std::vector<Signature> signatures, const Atte
   return signatures;
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> AttentionSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement batch = Placement::S(0);
   const Placement sequence = Placement::S(1);
@@ -264,7 +264,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
   return WithWeights(ForInputs(std::move(signatures), at), at, rule, /*backward=*/false);
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> AttentionGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement p = Placement::P();
   const Placement batch = Placement::S(0);
@@ -282,16 +282,16 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
 }  // namespace
 
 const OpDef kAttention{.name = "attention",
-                       .infer = InferForward,
+                       .infer = InferAttention,
                        .family = Family::kAttention,
-                       .work = ForwardWork,
-                       .gradient = Gradient,
-                       .signatures = ForwardSignatures};
+                       .work = AttentionWork,
+                       .gradient = AttentionGradient,
+                       .signatures = AttentionSignatures};
 const OpDef kAttentionGrad{.name = "attention_grad",
-                           .infer = InferBackward,
+                           .infer = InferAttentionGrad,
                            .family = Family::kAttention,
-                           .work = BackwardWork,
-                           .signatures = BackwardSignatures,
+                           .work = AttentionGradWork,
+                           .signatures = AttentionGradSignatures,
                            .accumulates = 0b11000};
 
 }  // namespace engine::ops

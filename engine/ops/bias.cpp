@@ -17,7 +17,7 @@
 namespace engine::ops {
 namespace {
 
-Types InferAdd(TypeSpan inputs, const Attributes&) {
+Types InferBiasAdd(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "bias_add"));
   const int lead = inputs[0].shape.rank() - inputs[1].shape.rank();
   for (int o = 0; o < inputs[1].shape.rank(); ++o) {
@@ -28,7 +28,7 @@ Types InferAdd(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[0]};
 }
 
-Types InferGrad(TypeSpan inputs, const Attributes& attributes) {
+Types InferBiasGrad(TypeSpan inputs, const Attributes& attributes) {
   const int dims = static_cast<int>(attributes.Int("dims"));
   const Shape& dy = inputs[0].shape;
   TensorType db{.shape = {}, .dtype = StatisticsDType(inputs[0].dtype)};
@@ -36,11 +36,11 @@ Types InferGrad(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{db};
 }
 
-Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work BiasWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds BiasAddGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::int64_t dims = context.graph->value(node.inputs[1]).type.shape.rank();
   const std::array<ValueId, 1> into = {context.accumulators[1]};
@@ -49,7 +49,7 @@ ValueIds Gradient(GradientContext& context) {
   return {context.d_outputs[0], into[0] == kNoValue ? db[0] : kNoValue};
 }
 
-std::vector<Signature> AddSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> BiasAddSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const int lead = inputs[0].shape.rank() - inputs[1].shape.rank();
   std::vector<Signature> signatures = {{{Placement::R(), Placement::R()}, {Placement::R()}}};
   for (int dim = 0; dim < inputs[0].shape.rank(); ++dim) {
@@ -59,7 +59,7 @@ std::vector<Signature> AddSignatures(TypeSpan inputs, const Attributes&, const A
   return signatures;
 }
 
-std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
+std::vector<Signature> BiasGradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
   const int lead = inputs[0].shape.rank() - static_cast<int>(attributes.Int("dims"));
   std::vector<Signature> signatures = {{{Placement::R()}, {Placement::R()}}};
   for (int dim = 0; dim < inputs[0].shape.rank(); ++dim) {
@@ -71,15 +71,15 @@ std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes& attribu
 }  // namespace
 
 const OpDef kBiasAdd{.name = "bias_add",
-                     .infer = InferAdd,
-                     .work = OnePass,
-                     .gradient = Gradient,
-                     .signatures = AddSignatures,
+                     .infer = InferBiasAdd,
+                     .work = BiasWork,
+                     .gradient = BiasAddGradient,
+                     .signatures = BiasAddSignatures,
                      .in_place_input = 0};
 const OpDef kBiasGrad{.name = "bias_grad",
-                      .infer = InferGrad,
-                      .work = OnePass,
-                      .signatures = GradSignatures,
+                      .infer = InferBiasGrad,
+                      .work = BiasWork,
+                      .signatures = BiasGradSignatures,
                       .accumulates = 1,
                       .sums_rows = true};
 

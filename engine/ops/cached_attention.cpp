@@ -69,7 +69,7 @@ absl::Status CheckCache(const TensorType& x, const TensorType& cache) {
   return Internal("a cache {} of {}", of.ToString(), x.shape.ToString());
 }
 
-Types InferAttention(TypeSpan inputs, const Attributes& attributes) {
+Types InferCachedAttention(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, kWeights, kWeights + 2, "cached_attention"));
   RETURN_IF_ERROR(CheckPlaces(inputs, kPositions, "cached_attention"));
   const Shape& q = inputs[0].shape;
@@ -113,7 +113,7 @@ Work CachedAttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
           .head = static_cast<double>(q[3])};
 }
 
-std::vector<Signature> AttentionSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> CachedAttentionSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   const bool splits_heads = rule.parameters.Has(Dim::kHead);
@@ -159,10 +159,10 @@ const OpDef kCacheUpdate{.name = "cache_update",
                          .signatures = UpdateSignatures,
                          .in_place_input = 1};
 const OpDef kCachedAttention{.name = "cached_attention",
-                             .infer = InferAttention,
+                             .infer = InferCachedAttention,
                              .family = Family::kAttention,
                              .work = CachedAttentionWork,
-                             .signatures = AttentionSignatures,
+                             .signatures = CachedAttentionSignatures,
                              .moves = 0b110};
 const OpDef kTakeTokens{
     .name = "take_tokens", .infer = InferTake, .work = TakeWork, .signatures = TakeSignatures};

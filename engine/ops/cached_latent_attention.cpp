@@ -20,10 +20,10 @@ namespace {
 
 // Inputs.
 constexpr std::size_t kQuery = 0, kRest = 1, kLatent = 2, kShared = 3, kLatents = 4, kShareds = 5;
-constexpr std::size_t kPositions = 6, kSlots = 7, kInputs = 8;
+constexpr std::size_t kLatentPositions = 6, kLatentSlots = 7, kLatentInputs = 8;
 
-Types Infer(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kInputs, kInputs, "cached_latent_attention"));
+Types InferCachedLatentAttention(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, kLatentInputs, kLatentInputs, "cached_latent_attention"));
   const Shape& q = inputs[kQuery].shape;
   const Shape& rest = inputs[kRest].shape;
   const Shape& c = inputs[kLatent].shape;
@@ -40,7 +40,8 @@ Types Infer(TypeSpan inputs, const Attributes& attributes) {
   fits = fits && c == Shape{samples, 1, q[3]} && k == Shape{samples, 1, 1, k[3]};
   fits = fits && latents == Shape{latents[0], latents[1], q[3]} &&
          shared == Shape{latents[0], latents[1], 1, k[3]};
-  fits = fits && inputs[kPositions].shape == Shape{samples, 1} && inputs[kSlots].shape == Shape{samples};
+  fits = fits && inputs[kLatentPositions].shape == Shape{samples, 1} &&
+         inputs[kLatentSlots].shape == Shape{samples};
   for (const std::size_t i : {kRest, kLatent, kShared})
     fits = fits && inputs[i].dtype == inputs[kQuery].dtype;
   fits =
@@ -55,7 +56,7 @@ Types Infer(TypeSpan inputs, const Attributes& attributes) {
 }
 
 // Where the caches are full: what they hold of the samples' slots is read once.
-Work Cost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work CachedLatentAttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   const Shape& q = inputs[kQuery].shape;
   const Shape& latents = inputs[kLatents].shape;
   const std::int64_t shared = inputs[kShared].shape[3];
@@ -73,11 +74,11 @@ Work Cost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
       .head = static_cast<double>(q[3]) + static_cast<double>(shared) / 2};  // of two products, in the mean
 }
 
-std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> CachedLatentAttentionSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   const Signature whole = {{r, r, r, r, r, r, r, r}, {r, r, r}};
-  if (!rule.parameters.Has(Dim::kHead)) return {SampleSplit(kInputs, 3), whole};
+  if (!rule.parameters.Has(Dim::kHead)) return {SampleSplit(kLatentInputs, 3), whole};
   return {{{heads, heads, r, r, r, r, r, r}, {heads, r, r}},
           {whole.inputs, whole.outputs, /*fallback=*/true}};
 }
@@ -85,10 +86,10 @@ std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule& r
 }  // namespace
 
 const OpDef kCachedLatentAttention{.name = "cached_latent_attention",
-                                   .infer = Infer,
+                                   .infer = InferCachedLatentAttention,
                                    .family = Family::kAttention,
-                                   .work = Cost,
-                                   .signatures = Signatures,
+                                   .work = CachedLatentAttentionWork,
+                                   .signatures = CachedLatentAttentionSignatures,
                                    .moves = 0b110};
 
 }  // namespace engine::ops

@@ -56,6 +56,10 @@ inline Work ProductWork(double flops, TypeSpan inputs, TypeSpan outputs) {
           .depth = results > 0 ? std::sqrt(Elements(inputs[0]) * Elements(inputs[1]) / results) : 0};
 }
 
+// The output dim and the contracted dim of a product that a weight-splitting axis may split (linear.cpp).
+inline int OutSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("out_split", 0)); }
+inline int InSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("in_split", 0)); }
+
 // Dtype of statistics (means, log-sum-exps) that go with activations of this dtype: at least fp32.
 // Whether a cache of this type keeps numbers of x's (cached_attention.cpp).
 inline bool CanCache(const TensorType& cache, const TensorType& x) {

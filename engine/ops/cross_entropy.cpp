@@ -54,36 +54,36 @@ absl::Status ExpectTerms(const Attributes& attributes, std::string_view op) {
   return absl::OkStatus();
 }
 
-Types InferForward(TypeSpan inputs, const Attributes& attributes) {
+Types InferCrossEntropy(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "cross_entropy"));
   RETURN_IF_ERROR(ExpectTerms(attributes, "cross_entropy"));
   const TensorType statistic =
       Leading(inputs[0], inputs[0].shape.rank() - 1, StatisticsDType(inputs[0].dtype));
   return std::vector<TensorType>{statistic, statistic};
 }
-Types InferSum(TypeSpan inputs, const Attributes&) {
+Types InferLossSum(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "loss_sum"));
   return std::vector<TensorType>{{.shape = {}, .dtype = DType::kF64}};
 }
-Types InferWeight(TypeSpan inputs, const Attributes& attributes) {
+Types InferLossWeight(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{
       Leading(inputs[0], inputs[0].shape.rank(), attributes.Int("f64", 0) != 0 ? DType::kF64 : DType::kF32)};
 }
-Types InferBackward(TypeSpan inputs, const Attributes&) {
+Types InferCrossEntropyGrad(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "cross_entropy_grad"));
   return std::vector<TensorType>{inputs[0]};
 }
 
-Types InferScore(TypeSpan inputs, const Attributes&) {
+Types InferTokenScore(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "token_score"));
   return std::vector<TensorType>{inputs[2], inputs[2]};
 }
 
-Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work CrossEntropyCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {4.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds SumGradient(GradientContext& context) {
+ValueIds LossSumGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const bool f64 = context.graph->value(node.inputs[0]).type.dtype == DType::kF64;
   const ValueId weight = context.graph->Emit1(
@@ -93,7 +93,7 @@ ValueIds SumGradient(GradientContext& context) {
   return {weight, weight, kNoValue};
 }
 
-ValueIds ForwardGradient(GradientContext& context) {
+ValueIds CrossEntropyGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   ENGINE_CHECK(context.d_outputs[0] == context.d_outputs[1], "{} feeds something else than loss_sum",
                node.name);
@@ -103,7 +103,7 @@ ValueIds ForwardGradient(GradientContext& context) {
           kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> CrossEntropySignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const int classes = inputs[0].shape.rank() - 1;
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {
@@ -116,7 +116,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> CrossEntropyGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const int classes = inputs[0].shape.rank() - 1;
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{Placement::S(classes), r, r, r}, {Placement::S(classes)}}};
@@ -128,7 +128,7 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
   return signatures;
 }
 
-std::vector<Signature> ScoreSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> TokenScoreSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const int classes = inputs[0].shape.rank() - 1;
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{Placement::S(classes), r, r, r}, {r, Placement::P()}}};
@@ -140,7 +140,7 @@ std::vector<Signature> ScoreSignatures(TypeSpan inputs, const Attributes&, const
   return signatures;
 }
 
-std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> LossSumSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{r, r, r}, {r}}};
   for (int dim = 0; dim < inputs[2].shape.rank(); ++dim) {
@@ -150,31 +150,35 @@ std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const A
   return signatures;
 }
 
-std::vector<Signature> WeightSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> LossWeightSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
 }
 
 }  // namespace
 
 const OpDef kCrossEntropy{.name = "cross_entropy",
-                          .infer = InferForward,
-                          .work = ForwardCost,
-                          .gradient = ForwardGradient,
-                          .signatures = ForwardSignatures};
+                          .infer = InferCrossEntropy,
+                          .work = CrossEntropyCost,
+                          .gradient = CrossEntropyGradient,
+                          .signatures = CrossEntropySignatures};
 const OpDef kCrossEntropyGrad{.name = "cross_entropy_grad",
-                              .infer = InferBackward,
-                              .work = ForwardCost,
-                              .signatures = BackwardSignatures,
+                              .infer = InferCrossEntropyGrad,
+                              .work = CrossEntropyCost,
+                              .signatures = CrossEntropyGradSignatures,
                               .in_place_input = 0};
-const OpDef kLossWeight{
-    .name = "loss_weight", .infer = InferWeight, .work = ForwardCost, .signatures = WeightSignatures};
+const OpDef kLossWeight{.name = "loss_weight",
+                        .infer = InferLossWeight,
+                        .work = CrossEntropyCost,
+                        .signatures = LossWeightSignatures};
 const OpDef kLossSum{.name = "loss_sum",
-                     .infer = InferSum,
-                     .work = ForwardCost,
-                     .gradient = SumGradient,
-                     .signatures = SumSignatures,
+                     .infer = InferLossSum,
+                     .work = CrossEntropyCost,
+                     .gradient = LossSumGradient,
+                     .signatures = LossSumSignatures,
                      .accumulates = 1};
-const OpDef kTokenScore{
-    .name = "token_score", .infer = InferScore, .work = ForwardCost, .signatures = ScoreSignatures};
+const OpDef kTokenScore{.name = "token_score",
+                        .infer = InferTokenScore,
+                        .work = CrossEntropyCost,
+                        .signatures = TokenScoreSignatures};
 
 }  // namespace engine::ops

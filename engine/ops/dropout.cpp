@@ -14,30 +14,31 @@
 namespace engine::ops {
 namespace {
 
-Types Infer(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
+Types InferDropout(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
 
-Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work DropoutWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {2.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds DropoutGradient(GradientContext& context) {
   return {context.graph->Emit1(kDropoutGrad, "d_" + context.node.name, {context.d_outputs[0]},
                                context.node.attributes)};
 }
 
-std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> DropoutSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
 }
 
 }  // namespace
 
 const OpDef kDropout{.name = "dropout",
-                     .infer = Infer,
-                     .work = OnePass,
-                     .gradient = Gradient,
-                     .signatures = Signatures,
+                     .infer = InferDropout,
+                     .work = DropoutWork,
+                     .gradient = DropoutGradient,
+                     .signatures = DropoutSignatures,
                      .in_place_input = 0};
 // Not in place: its input is also the gradient of the other branch of the residual connection.
-const OpDef kDropoutGrad{.name = "dropout_grad", .infer = Infer, .work = OnePass, .signatures = Signatures};
+const OpDef kDropoutGrad{
+    .name = "dropout_grad", .infer = InferDropout, .work = DropoutWork, .signatures = DropoutSignatures};
 
 }  // namespace engine::ops

@@ -20,14 +20,14 @@
 namespace engine::ops {
 namespace {
 
-Types InferForward(TypeSpan inputs, const Attributes&) {
+Types InferEmbedding(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "embedding"));
   TensorType y = Leading(inputs[0], inputs[0].shape.rank(), inputs[1].dtype);
   y.Append(inputs[1], 1);
   return std::vector<TensorType>{y};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
+Types InferEmbeddingGrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "embedding_grad"));
   const Shape& dy = inputs[1].shape;
   TensorType d_table{
@@ -36,14 +36,14 @@ Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{d_table};
 }
 
-Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work EmbeddingCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {0, Bytes(inputs[0]) + 2.0 * Bytes(outputs[0])};
 }
-Work BackwardCost(TypeSpan inputs, TypeSpan, const Attributes&) {
+Work EmbeddingGradCost(TypeSpan inputs, TypeSpan, const Attributes&) {
   return {Elements(inputs[1]), Bytes(inputs[0]) + 3.0 * Bytes(inputs[1])};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds EmbeddingGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::array<ValueId, 1> into = {context.accumulators[1]};
   Attributes attributes = node.attributes;
@@ -53,8 +53,8 @@ ValueIds Gradient(GradientContext& context) {
   return {kNoValue, into[0] == kNoValue ? d_table[0] : kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attributes,
-                                         const AxisRule& rule) {
+std::vector<Signature> EmbeddingSignatures(TypeSpan inputs, const Attributes& attributes,
+                                           const AxisRule& rule) {
   const Placement r = Placement::R();
   const bool whole = attributes.Int("replicate", 0) != 0;
   std::vector<Signature> signatures;
@@ -69,8 +69,8 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attr
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes& attributes,
-                                          const AxisRule& rule) {
+std::vector<Signature> EmbeddingGradSignatures(TypeSpan inputs, const Attributes& attributes,
+                                               const AxisRule& rule) {
   const Placement r = Placement::R();
   const bool whole = attributes.Int("replicate", 0) != 0;
   if (rule.parameters.Has(Dim::kVocab) && !whole) return {{{r, r}, {Placement::S(0)}}, {{r, r}, {r}, true}};
@@ -83,14 +83,14 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes& att
 }  // namespace
 
 const OpDef kEmbedding{.name = "embedding",
-                       .infer = InferForward,
-                       .work = ForwardCost,
-                       .gradient = Gradient,
-                       .signatures = ForwardSignatures};
+                       .infer = InferEmbedding,
+                       .work = EmbeddingCost,
+                       .gradient = EmbeddingGradient,
+                       .signatures = EmbeddingSignatures};
 const OpDef kEmbeddingGrad{.name = "embedding_grad",
-                           .infer = InferBackward,
-                           .work = BackwardCost,
-                           .signatures = BackwardSignatures,
+                           .infer = InferEmbeddingGrad,
+                           .work = EmbeddingGradCost,
+                           .signatures = EmbeddingGradSignatures,
                            .accumulates = 1};
 
 }  // namespace engine::ops

@@ -23,39 +23,37 @@
 namespace engine::ops {
 namespace {
 
-bool Gated(const Attributes& attributes) { return attributes.Int("gated") != 0; }
-
 absl::Status ExpectRows(TypeSpan inputs, const Attributes& attributes) {
   const std::string& act = attributes.String("act");
   if (graph::FindActivation(graph::kExpertActivations, act) == nullptr)
     return Internal("expert_activation with {}", act);
-  if (inputs[0].shape.rank() == (Gated(attributes) ? 3 : 2) && inputs[0].shape[0] == inputs[2].shape[0])
+  if (inputs[0].shape.rank() == (IsGated(attributes) ? 3 : 2) && inputs[0].shape[0] == inputs[2].shape[0])
     return absl::OkStatus();
   return Internal("expert_activation of {} with {} rows", inputs[0].shape.ToString(),
                   inputs[2].shape.ToString());
 }
 
-Types InferForward(TypeSpan inputs, const Attributes& attributes) {
+Types InferExpertActivation(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "expert_activation"));
   RETURN_IF_ERROR(ExpectRows(inputs, attributes));
-  if (Gated(attributes)) return InferGated(inputs.subspan(0, 1), "expert_activation");
+  if (IsGated(attributes)) return InferGated(inputs.subspan(0, 1), "expert_activation");
   return std::vector<TensorType>{inputs[0]};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
+Types InferExpertActivationGrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "expert_activation_grad"));
   RETURN_IF_ERROR(ExpectRows(inputs, attributes));
   return std::vector<TensorType>{inputs[0], inputs[1]};
 }
 
-Work ForwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ExpertActivationWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {10.0 * Elements(outputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Work BackwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ExpertActivationGradWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {22.0 * Elements(inputs[3]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds ExpertActivationGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const ValueIds d = context.graph->Emit(
       kExpertActivationGrad, "d_" + node.name,
@@ -63,8 +61,8 @@ ValueIds Gradient(GradientContext& context) {
   return {d[0], d[1], kNoValue};
 }
 
-std::vector<Signature> Signatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule,
-                                  bool backward) {
+std::vector<Signature> SignaturesOf(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule,
+                                    bool backward) {
   std::vector<Signature> signatures;
   const Placement r = Placement::R();
   const Placement s = Placement::S(0);
@@ -87,28 +85,28 @@ std::vector<Signature> Signatures(TypeSpan inputs, const Attributes& attributes,
   return signatures;
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attributes,
-                                         const AxisRule& rule) {
-  return Signatures(inputs, attributes, rule, false);
+std::vector<Signature> ExpertActivationSignatures(TypeSpan inputs, const Attributes& attributes,
+                                                  const AxisRule& rule) {
+  return SignaturesOf(inputs, attributes, rule, false);
 }
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes& attributes,
-                                          const AxisRule& rule) {
-  return Signatures(inputs, attributes, rule, true);
+std::vector<Signature> ExpertActivationGradSignatures(TypeSpan inputs, const Attributes& attributes,
+                                                      const AxisRule& rule) {
+  return SignaturesOf(inputs, attributes, rule, true);
 }
 
 }  // namespace
 
 const OpDef kExpertActivation{.name = "expert_activation",
-                              .infer = InferForward,
+                              .infer = InferExpertActivation,
                               .family = Family::kActivation,
-                              .work = ForwardWork,
-                              .gradient = Gradient,
-                              .signatures = ForwardSignatures};
+                              .work = ExpertActivationWork,
+                              .gradient = ExpertActivationGradient,
+                              .signatures = ExpertActivationSignatures};
 const OpDef kExpertActivationGrad{.name = "expert_activation_grad",
-                                  .infer = InferBackward,
+                                  .infer = InferExpertActivationGrad,
                                   .family = Family::kActivation,
-                                  .work = BackwardWork,
-                                  .signatures = BackwardSignatures,
+                                  .work = ExpertActivationGradWork,
+                                  .signatures = ExpertActivationGradSignatures,
                                   .in_place_input = 0};
 
 }  // namespace engine::ops

@@ -27,8 +27,6 @@
 namespace engine::ops {
 namespace {
 
-bool Gated(const Attributes& attributes) { return attributes.Int("gated") != 0; }
-
 absl::Status ExpectPasses(TypeSpan inputs, const Attributes& attributes) {
   const Shape& x = inputs[kPassX].shape;
   const Shape& choice = inputs[kPassChoice].shape;
@@ -48,19 +46,19 @@ absl::Status ExpectPasses(TypeSpan inputs, const Attributes& attributes) {
   const bool fits = x.elements(0, lead) == choice.elements(0, lead) &&
                     inputs[kPassChoiceOf].shape[0] % kRowAlignment == 0 && w1[0] == w2[0] &&
                     inputs[kPassGroups].shape == Shape{w1[0], 2} && w2.elements() == w1[0] * width * ffn &&
-                    w1.elements() == w1[0] * width * ffn * (Gated(attributes) ? 2 : 1);
+                    w1.elements() == w1[0] * width * ffn * (IsGated(attributes) ? 2 : 1);
   if (fits) return absl::OkStatus();
   return Internal("expert_passes of {} by {} and {}, choices {}, groups {}", x.ToString(), w1.ToString(),
                   w2.ToString(), choice.ToString(), inputs[kPassGroups].shape.ToString());
 }
 
-Types InferForward(TypeSpan inputs, const Attributes& attributes) {
+Types InferExpertPasses(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, kPassDy, kPassDy, "expert_passes"));
   RETURN_IF_ERROR(ExpectPasses(inputs, attributes));
   return std::vector<TensorType>{inputs[kPassX]};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
+Types InferExpertPassesGrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, kPassDy + 1, kPassDy + 1, "expert_passes_grad"));
   RETURN_IF_ERROR(ExpectPasses(inputs, attributes));
   if (inputs[kPassDy].shape != inputs[kPassX].shape)
@@ -104,10 +102,10 @@ Work PassesWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes,
           .results = products * results,
           .depth = results > 0 ? of_matrices / (2 * results) : 0};
 }
-Work ForwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work ExpertPassesWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   return PassesWork(inputs, outputs, attributes, 1, 0, 10, {.width = 2, .hidden = 1, .ffn = 1});
 }
-Work BackwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work ExpertPassesGradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const graph::WindowSizes sizes = WindowsOf(inputs, attributes);
   const double first = static_cast<double>(sizes.hidden) / static_cast<double>(sizes.hidden + sizes.ffn);
   return PassesWork(inputs, outputs, attributes, 2, first, 32, {.width = 3, .hidden = 2, .ffn = 2});
@@ -116,7 +114,7 @@ Work ExtraWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {.flops = 0, .bytes = Bytes(inputs[1]) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds ExpertPassesGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   ValueIds inputs = node.inputs;
   inputs.push_back(context.d_outputs[0]);
@@ -145,9 +143,9 @@ std::vector<Lie> Places(TypeSpan inputs, const Attributes& attributes, const Axi
   if (rule.parameters.Has(Dim::kExpert)) return {{r, s, s, s, true}};
   const Lie whole = {.tokens = r, .places = r, .w1 = r, .w2 = r, .fallback = true};
   if (WholeTokens(attributes, rule)) {
-    return {
-        {r, r, Placement::S(Gated(attributes) ? 2 : 1), Placement::S(inputs[kPassW2].shape.rank() - 1), true},
-        whole};
+    return {{r, r, Placement::S(IsGated(attributes) ? 2 : 1), Placement::S(inputs[kPassW2].shape.rank() - 1),
+             true},
+            whole};
   }
   std::vector<Lie> places;
   for (int dim = 0; dim + 1 < inputs[kPassChoice].shape.rank(); ++dim)
@@ -156,8 +154,8 @@ std::vector<Lie> Places(TypeSpan inputs, const Attributes& attributes, const Axi
   return places;
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attributes,
-                                         const AxisRule& rule) {
+std::vector<Signature> ExpertPassesSignatures(TypeSpan inputs, const Attributes& attributes,
+                                              const AxisRule& rule) {
   std::vector<Signature> signatures;
   for (const Lie& at : Places(inputs, attributes, rule)) {
     signatures.push_back({{at.tokens, at.tokens, at.tokens, at.places, at.places, at.places, at.w1, at.w2},
@@ -166,8 +164,8 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attr
   }
   return signatures;
 }
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes& attributes,
-                                          const AxisRule& rule) {
+std::vector<Signature> ExpertPassesGradSignatures(TypeSpan inputs, const Attributes& attributes,
+                                                  const AxisRule& rule) {
   std::vector<Signature> signatures;
   for (const Lie& at : Places(inputs, attributes, rule)) {
     const Placement d_tokens = at.partial ? Placement::P() : at.tokens;
@@ -195,16 +193,16 @@ graph::WindowSizes WindowsOf(TypeSpan inputs, const Attributes& attributes) {
 }
 
 const OpDef kExpertPasses{.name = "expert_passes",
-                          .infer = InferForward,
+                          .infer = InferExpertPasses,
                           .family = Family::kProduct,
-                          .work = ForwardWork,
-                          .gradient = Gradient,
-                          .signatures = ForwardSignatures};
+                          .work = ExpertPassesWork,
+                          .gradient = ExpertPassesGradient,
+                          .signatures = ExpertPassesSignatures};
 const OpDef kExpertPassesGrad{.name = "expert_passes_grad",
-                              .infer = InferBackward,
+                              .infer = InferExpertPassesGrad,
                               .family = Family::kProduct,
-                              .work = BackwardWork,
-                              .signatures = BackwardSignatures,
+                              .work = ExpertPassesGradWork,
+                              .signatures = ExpertPassesGradSignatures,
                               .accumulates = 0b1100};
 const OpDef kExtraRows{.name = "extra_rows",
                        .infer = InferExtra,

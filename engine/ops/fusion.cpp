@@ -41,7 +41,7 @@ const Shape& State() {
 
 Attributes Bias() { return {{"bias", kOne}}; }
 Attributes Adapter() { return {{"adapter", kOne}}; }
-Attributes InDims() { return {{"in_dims", kOne}}; }
+Attributes OneInDim() { return {{"in_dims", kOne}}; }
 // cuBLASLt's epilogues and the kernels that quantise have the tanh form alone.
 Attributes Tanh() { return {{"tanh", kOne}}; }
 // Kernels of norms quantise tensors whose columns are one dim.
@@ -62,13 +62,13 @@ std::vector<Shape> BiasedLinear() { return {Stream(), {8, 4}, {8}}; }
 void AddProducts(std::vector<FusionRow>* rows) {
   rows->push_back({.op = &kLinearDgradGelu,
                    .variants = {{{Stream(), {4, 8}, Wide()}}},
-                   .example = InDims(),
+                   .example = OneInDim(),
                    .at = &kGeluGrad,
                    .asks = InputOf(kGeluGrad, 0),
                    .where = Tanh()});
   rows->push_back({.op = &kLinearGelu,
                    .variants = {{BiasedLinear()}},
-                   .example = InDims(),
+                   .example = OneInDim(),
                    .at = &kLinear,
                    .asks = OutputOf(kLinear, 0),
                    .where = Tanh(),
@@ -82,7 +82,7 @@ void AddProducts(std::vector<FusionRow>* rows) {
                                 {biased_gate_and_up},
                                 {gate_and_up, {}, kind},
                                 {biased_gate_and_up, {}, kind}},
-                   .example = InDims(),
+                   .example = OneInDim(),
                    .at = &kLinear,
                    .asks = InputOf(kLinear, 0),
                    .same_unit = true,
@@ -90,21 +90,21 @@ void AddProducts(std::vector<FusionRow>* rows) {
   // Adapters' wide products, which take longer to write and add than to compute.
   rows->push_back({.op = &kLinearAdd,
                    .variants = {{{Stream(), {8, 4}, Wide()}}},
-                   .example = InDims(),
+                   .example = OneInDim(),
                    .at = &kAdd,
                    .named_by = &kLinear,
                    .asks = OutputOf(kAdd, 0),
                    .where = Adapter()});
   rows->push_back({.op = &kLinearDgradAdd,
                    .variants = {{{Stream(), {4, 8}, Wide()}}},
-                   .example = InDims(),
+                   .example = OneInDim(),
                    .at = &kAdd,
                    .named_by = &kLinearDgrad,
                    .asks = OutputOf(kAdd, 0),
                    .where = Adapter()});
   rows->push_back({.op = &kLinearResidual,
                    .variants = {{{Stream(), {8, 4}, Wide()}}, {{Stream(), {8, 4}, Wide(), {8}}}},
-                   .example = InDims(),
+                   .example = OneInDim(),
                    .at = &kLinear,
                    .asks = InputOf(kLinear, 0),
                    .without_gradients = true});
@@ -208,7 +208,7 @@ void AddNormsOfFewRows(std::vector<FusionRow>* rows) {
     FusionRow row = {.op = &kNormLinear,
                      .at = behind.at,
                      .asks = InputOf(*behind.at, 0),
-                     .where = InDims(),
+                     .where = OneInDim(),
                      .same_unit = true,
                      .without_gradients = true,
                      .one_dim = {kGamma}};
@@ -319,7 +319,7 @@ std::vector<FusionRow> MakeRows() {
                   .stage = FusionStage::kEveryDevice,
                   .compose = ComposeBiasedLinear,
                   .variants = {{BiasedLinear()}},
-                  .example = InDims(),
+                  .example = OneInDim(),
                   .at = &kLinear});
   AddRepeatedActivations(&rows);  // before products take the activations' gradients
   AddProducts(&rows);

@@ -13,40 +13,40 @@
 namespace engine::ops {
 namespace {
 
-Types Infer(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
+Types InferGelu(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
 
-Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work GeluCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {8.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work GeluGradCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {16.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds GeluGradient(GradientContext& context) {
   return {context.graph->Emit1(kGeluGrad, "d_" + context.node.name,
                                {context.node.inputs[0], context.d_outputs[0]}, context.node.attributes)};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> GeluSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
 }
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> GeluGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 2, 1);
 }
 
 }  // namespace
 
 const OpDef kGelu{.name = "gelu",
-                  .infer = Infer,
+                  .infer = InferGelu,
                   .family = Family::kActivation,
-                  .work = ForwardCost,
-                  .gradient = Gradient,
-                  .signatures = ForwardSignatures};
+                  .work = GeluCost,
+                  .gradient = GeluGradient,
+                  .signatures = GeluSignatures};
 const OpDef kGeluGrad{.name = "gelu_grad",
-                      .infer = Infer,
+                      .infer = InferGelu,
                       .family = Family::kActivation,
-                      .work = BackwardCost,
-                      .signatures = BackwardSignatures,
+                      .work = GeluGradCost,
+                      .signatures = GeluGradSignatures,
                       .in_place_input = 1};
 
 }  // namespace engine::ops

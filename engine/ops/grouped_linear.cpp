@@ -25,8 +25,6 @@ namespace engine::ops {
 namespace {
 
 int InDims(const Attributes& attributes) { return static_cast<int>(attributes.Int("in_dims")); }
-int OutSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("out_split", 0)); }
-int InSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("in_split", 0)); }
 
 TensorType RowsLike(const TensorType& rows, const TensorType& w, int first, int last) {
   TensorType type = Leading(rows, 1, rows.dtype);
@@ -48,7 +46,7 @@ absl::Status ExpectRow(const TensorType& rows, const TensorType& w, int first) {
   return absl::OkStatus();
 }
 
-Types InferForward(TypeSpan inputs, const Attributes& attributes) {
+Types InferGroupedLinear(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "grouped_linear"));
   const TensorType& w = inputs[1];
   const int first_in = w.shape.rank() - InDims(attributes);
@@ -57,7 +55,7 @@ Types InferForward(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{RowsLike(inputs[0], w, 1, first_in)};
 }
 
-Types InferDgrad(TypeSpan inputs, const Attributes& attributes) {
+Types InferGroupedDgrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "grouped_linear_dgrad"));
   const TensorType& w = inputs[1];
   RETURN_IF_ERROR(ExpectGroups(inputs[2], w.shape[0]));
@@ -65,7 +63,7 @@ Types InferDgrad(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{RowsLike(inputs[0], w, w.shape.rank() - InDims(attributes), w.shape.rank())};
 }
 
-Types InferWgrad(TypeSpan inputs, const Attributes&) {
+Types InferGroupedWgrad(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "grouped_linear_wgrad"));
   if (inputs[0].shape[0] != inputs[1].shape[0])
     return Internal("dy {}, x {}", inputs[0].shape.ToString(), inputs[1].shape.ToString());
@@ -108,11 +106,11 @@ double RowElements(const TensorType& rows) {
   return static_cast<double>(rows.shape.elements(1, rows.shape.rank()));
 }
 
-Work ForwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work GroupedLinearWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   return GroupedWork(inputs, outputs, inputs[1].shape[0], RowElements(inputs[0]), RowElements(outputs[0]),
                      attributes);
 }
-Work WgradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work GroupedWgradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   Work work = GroupedWork(inputs, outputs, inputs[2].shape[0], RowElements(inputs[0]), RowElements(inputs[1]),
                           attributes);
   work.results = Elements(outputs[0]);
@@ -120,7 +118,7 @@ Work WgradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) 
   return work;
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds GroupedLinearGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const ValueId dy = context.d_outputs[0];
   const ValueId dx = context.graph->Emit1(kGroupedLinearDgrad, "d_" + node.name + ".x",
@@ -154,8 +152,8 @@ bool SplitsFeatures(const Attributes& attributes, const AxisRule& rule) {
   return WholeTokens(attributes, rule) && !rule.parameters.Has(Dim::kExpert);
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attributes,
-                                         const AxisRule& rule) {
+std::vector<Signature> GroupedLinearSignatures(TypeSpan inputs, const Attributes& attributes,
+                                               const AxisRule& rule) {
   const TensorType& w = inputs[1];
   const Split split = SplitOf(w.shape, attributes);
   const int in = split.in - (w.shape.rank() - InDims(attributes));
@@ -166,7 +164,8 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attr
           kWhole};
 }
 
-std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule) {
+std::vector<Signature> GroupedDgradSignatures(TypeSpan inputs, const Attributes& attributes,
+                                              const AxisRule& rule) {
   const TensorType& w = inputs[1];
   const Split split = SplitOf(w.shape, attributes);
   const int in = split.in - (w.shape.rank() - InDims(attributes));
@@ -177,7 +176,8 @@ std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attrib
           kWhole};
 }
 
-std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule) {
+std::vector<Signature> GroupedWgradSignatures(TypeSpan inputs, const Attributes& attributes,
+                                              const AxisRule& rule) {
   const int out = 1 + OutSplit(attributes);
   const int in = 1 + InSplit(attributes);
   const int out_dims = inputs[0].shape.rank() - 1;
@@ -191,21 +191,21 @@ std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attrib
 }  // namespace
 
 const OpDef kGroupedLinear{.name = "grouped_linear",
-                           .infer = InferForward,
+                           .infer = InferGroupedLinear,
                            .family = Family::kProduct,
-                           .work = ForwardWork,
-                           .gradient = Gradient,
-                           .signatures = ForwardSignatures};
+                           .work = GroupedLinearWork,
+                           .gradient = GroupedLinearGradient,
+                           .signatures = GroupedLinearSignatures};
 const OpDef kGroupedLinearDgrad{.name = "grouped_linear_dgrad",
-                                .infer = InferDgrad,
+                                .infer = InferGroupedDgrad,
                                 .family = Family::kProduct,
-                                .work = ForwardWork,
-                                .signatures = DgradSignatures};
+                                .work = GroupedLinearWork,
+                                .signatures = GroupedDgradSignatures};
 const OpDef kGroupedLinearWgrad{.name = "grouped_linear_wgrad",
-                                .infer = InferWgrad,
+                                .infer = InferGroupedWgrad,
                                 .family = Family::kProduct,
-                                .work = WgradWork,
-                                .signatures = WgradSignatures,
+                                .work = GroupedWgradWork,
+                                .signatures = GroupedWgradSignatures,
                                 .accumulates = 1};
 
 }  // namespace engine::ops

@@ -17,7 +17,7 @@ namespace {
 
 bool IsTransposed(const Attributes& attributes) { return attributes.Int("transposed", 0) != 0; }
 
-Types Infer(TypeSpan inputs, const Attributes& attributes) {
+Types InferHeadLinear(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "head_linear"));
   const Shape& x = inputs[0].shape;
   const Shape& w = inputs[1].shape;
@@ -35,7 +35,7 @@ Types Infer(TypeSpan inputs, const Attributes& attributes) {
 }
 
 // 2·B·S·H·N·C.
-Work Cost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work HeadLinearCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const Shape& x = inputs[0].shape;
   const Shape& w = inputs[1].shape;
   const double depth = static_cast<double>(w[IsTransposed(attributes) ? 1 : 2]);
@@ -49,7 +49,7 @@ Work Cost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
           .depth = depth};
 }
 
-std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> HeadLinearSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   std::vector<Signature> signatures;
   const bool splits = rule.parameters.Has(Dim::kHead);
@@ -65,9 +65,9 @@ std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule& r
 }  // namespace
 
 const OpDef kHeadLinear{.name = "head_linear",
-                        .infer = Infer,
+                        .infer = InferHeadLinear,
                         .family = Family::kProduct,
-                        .work = Cost,
-                        .signatures = Signatures};
+                        .work = HeadLinearCost,
+                        .signatures = HeadLinearSignatures};
 
 }  // namespace engine::ops

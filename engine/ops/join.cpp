@@ -43,7 +43,7 @@ Types InferJoin(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{y};
 }
 
-Types InferGrad(TypeSpan inputs, const Attributes& attributes) {
+Types InferJoinGrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 1, "join_grad"));
   const int rank = inputs[0].shape.rank();
   const std::int64_t first = attributes.Int("first");
@@ -61,7 +61,7 @@ Work JoinWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {.flops = 0, .bytes = Bytes(inputs) + Bytes(outputs)};
 }
 // It reads its part of the rows alone.
-Work GradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work JoinGradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const Shape& dy = inputs[0].shape;
   const double share = static_cast<double>(attributes.Int("count")) / static_cast<double>(dy[dy.rank() - 1]);
   const bool shared = attributes.Int("shared", 0) != 0;
@@ -69,7 +69,7 @@ Work GradWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
           .bytes = share * Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds JoinGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   ValueIds gradients;
   std::int64_t first = 0;
@@ -100,7 +100,7 @@ std::vector<Signature> JoinSignatures(TypeSpan inputs, const Attributes& attribu
   return signatures;
 }
 
-std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
+std::vector<Signature> JoinGradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
   const int heads = inputs[0].shape.rank() - 2;
   std::vector<Signature> signatures;
   for (int dim = heads; dim >= 0; --dim) {
@@ -113,9 +113,12 @@ std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes& attribu
 
 }  // namespace
 
-const OpDef kJoin{
-    .name = "join", .infer = InferJoin, .work = JoinWork, .gradient = Gradient, .signatures = JoinSignatures};
+const OpDef kJoin{.name = "join",
+                  .infer = InferJoin,
+                  .work = JoinWork,
+                  .gradient = JoinGradient,
+                  .signatures = JoinSignatures};
 const OpDef kJoinGrad{
-    .name = "join_grad", .infer = InferGrad, .work = GradWork, .signatures = GradSignatures};
+    .name = "join_grad", .infer = InferJoinGrad, .work = JoinGradWork, .signatures = JoinGradSignatures};
 
 }  // namespace engine::ops

@@ -20,7 +20,7 @@
 namespace engine::ops {
 namespace {
 
-Types InferForward(TypeSpan inputs, const Attributes&) {
+Types InferLayerNorm(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "layer_norm"));
   ASSIGN_OR_RETURN(const int lead, DimsBeforeNorm(inputs[0].shape, inputs[1].shape, "layer_norm"));
   if (inputs[2].shape != inputs[1].shape) {
@@ -31,7 +31,7 @@ Types InferForward(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[0], statistics, statistics};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes&) {
+Types InferLayerNormGrad(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 5, 5, "layer_norm_grad"));
   RETURN_IF_ERROR(DimsBeforeNorm(inputs[1].shape, inputs[2].shape, "layer_norm_grad").status());
   const TensorType d_gamma{
@@ -39,14 +39,14 @@ Types InferBackward(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[1], d_gamma, d_gamma};
 }
 
-Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work LayerNormCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {8.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work LayerNormGradCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {14.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds LayerNormGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::array<ValueId, 3> into = {kNoValue, context.accumulators[1], context.accumulators[2]};
   const ValueIds outputs = context.graph->Emit(
@@ -57,7 +57,7 @@ ValueIds Gradient(GradientContext& context) {
           into[2] == kNoValue ? outputs[2] : kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> LayerNormSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures;
   const auto add = [&](Placement p) {
     signatures.push_back({{p, Placement::R(), Placement::R()}, {p, p, p}});
@@ -68,7 +68,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> LayerNormGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures;
   const auto add = [&](Placement p, Placement d) {
     signatures.push_back({{p, p, Placement::R(), p, p}, {p, d, d}});
@@ -82,16 +82,16 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
 }  // namespace
 
 const OpDef kLayerNorm{.name = "layer_norm",
-                       .infer = InferForward,
+                       .infer = InferLayerNorm,
                        .family = Family::kNorm,
-                       .work = ForwardCost,
-                       .gradient = Gradient,
-                       .signatures = ForwardSignatures};
+                       .work = LayerNormCost,
+                       .gradient = LayerNormGradient,
+                       .signatures = LayerNormSignatures};
 const OpDef kLayerNormGrad{.name = "layer_norm_grad",
-                           .infer = InferBackward,
+                           .infer = InferLayerNormGrad,
                            .family = Family::kNorm,
-                           .work = BackwardCost,
-                           .signatures = BackwardSignatures,
+                           .work = LayerNormGradCost,
+                           .signatures = LayerNormGradSignatures,
                            .accumulates = 6};
 
 }  // namespace engine::ops

@@ -43,9 +43,7 @@ Counts DimsOf(const TensorType& w, int x_or_y_rank, bool is_y, const Attributes&
   return {x_or_y_rank - (is_y ? out : in), in, out};
 }
 
-int OutSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("out_split", 0)); }
 bool IsRouter(const Attributes& attributes) { return attributes.Int("router", 0) != 0; }
-int InSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("in_split", 0)); }
 
 Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 3, "linear"));

@@ -47,11 +47,11 @@ Types InferMerge(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{packed};
 }
 
-Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work QkvWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {3.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds QkvSplitGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   ValueIds inputs = {context.d_outputs[0], context.d_outputs[1], context.d_outputs[2]};
   inputs.insert(inputs.end(), node.inputs.begin() + 1, node.inputs.end());
@@ -92,10 +92,10 @@ std::vector<Signature> MergeSignatures(TypeSpan inputs, const Attributes&, const
 
 const OpDef kQkvSplit{.name = "qkv_split",
                       .infer = InferSplit,
-                      .work = OnePass,
-                      .gradient = Gradient,
+                      .work = QkvWork,
+                      .gradient = QkvSplitGradient,
                       .signatures = SplitSignatures};
 const OpDef kQkvMerge{
-    .name = "qkv_merge", .infer = InferMerge, .work = OnePass, .signatures = MergeSignatures};
+    .name = "qkv_merge", .infer = InferMerge, .work = QkvWork, .signatures = MergeSignatures};
 
 }  // namespace engine::ops

@@ -29,7 +29,7 @@ absl::StatusOr<DistanceBuckets> LawfulBuckets(const Attributes& attributes) {
                   of.distance);
 }
 
-Types InferForward(TypeSpan inputs, const Attributes& attributes) {
+Types InferRelativeBias(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 1, "relative_bias"));
   ASSIGN_OR_RETURN(const DistanceBuckets of, LawfulBuckets(attributes));
   const Shape& table = inputs[0].shape;
@@ -41,7 +41,7 @@ Types InferForward(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{biases};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
+Types InferRelativeBiasGrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 1, "relative_bias_grad"));
   ASSIGN_OR_RETURN(const DistanceBuckets of, LawfulBuckets(attributes));
   const Shape& d_biases = inputs[0].shape;
@@ -52,14 +52,14 @@ Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{d_table};
 }
 
-Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work RelativeBiasWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {0, Bytes(inputs) + Bytes(outputs)};
 }
-Work SumWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work RelativeBiasGradWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds RelativeBiasGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::array<ValueId, 1> into = {context.accumulators[0]};
   const ValueIds d_table =
@@ -67,14 +67,14 @@ ValueIds Gradient(GradientContext& context) {
   return {into[0] == kNoValue ? d_table[0] : kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> RelativeBiasSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   if (rule.parameters.Has(Dim::kHead))
     return {{{Placement::S(1)}, {Placement::S(0)}}, {{r}, {r}, /*fallback=*/true}};
   return {{{r}, {r}}};
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> RelativeBiasGradSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement p = Placement::P();
   if (rule.parameters.Has(Dim::kHead))
@@ -85,14 +85,14 @@ std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, const Axi
 }  // namespace
 
 const OpDef kRelativeBias{.name = "relative_bias",
-                          .infer = InferForward,
-                          .work = OnePass,
-                          .gradient = Gradient,
-                          .signatures = ForwardSignatures};
+                          .infer = InferRelativeBias,
+                          .work = RelativeBiasWork,
+                          .gradient = RelativeBiasGradient,
+                          .signatures = RelativeBiasSignatures};
 const OpDef kRelativeBiasGrad{.name = "relative_bias_grad",
-                              .infer = InferBackward,
-                              .work = SumWork,
-                              .signatures = BackwardSignatures,
+                              .infer = InferRelativeBiasGrad,
+                              .work = RelativeBiasGradWork,
+                              .signatures = RelativeBiasGradSignatures,
                               .accumulates = 1};
 
 }  // namespace engine::ops

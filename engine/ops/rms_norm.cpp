@@ -21,13 +21,13 @@
 namespace engine::ops {
 namespace {
 
-Types InferForward(TypeSpan inputs, const Attributes&) {
+Types InferRmsNorm(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "rms_norm"));
   ASSIGN_OR_RETURN(const int lead, DimsBeforeNorm(inputs[0].shape, inputs[1].shape, "rms_norm"));
   return std::vector<TensorType>{inputs[0], Leading(inputs[0], lead, StatisticsDType(inputs[0].dtype))};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes&) {
+Types InferRmsNormGrad(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "rms_norm_grad"));
   RETURN_IF_ERROR(DimsBeforeNorm(inputs[1].shape, inputs[2].shape, "rms_norm_grad").status());
   return std::vector<TensorType>{
@@ -35,14 +35,14 @@ Types InferBackward(TypeSpan inputs, const Attributes&) {
       {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype), .dims = inputs[2].dims}};
 }
 
-Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work RmsNormCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {4.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work RmsNormGradCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {10.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds RmsNormGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::array<ValueId, 2> into = {kNoValue, context.accumulators[1]};
   const ValueIds outputs = context.graph->Emit(
@@ -51,7 +51,7 @@ ValueIds Gradient(GradientContext& context) {
   return {outputs[0], into[1] == kNoValue ? outputs[1] : kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> RmsNormSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures = {{{Placement::R(), Placement::R()}, {Placement::R(), Placement::R()}}};
   const int lead = inputs[0].shape.rank() - inputs[1].shape.rank();
   for (int dim = 0; dim < lead; ++dim) {
@@ -61,7 +61,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> RmsNormGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{r, r, r, r}, {r, r}}};
   const int lead = inputs[1].shape.rank() - inputs[2].shape.rank();
@@ -75,16 +75,16 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
 }  // namespace
 
 const OpDef kRmsNorm{.name = "rms_norm",
-                     .infer = InferForward,
+                     .infer = InferRmsNorm,
                      .family = Family::kNorm,
-                     .work = ForwardCost,
-                     .gradient = Gradient,
-                     .signatures = ForwardSignatures};
+                     .work = RmsNormCost,
+                     .gradient = RmsNormGradient,
+                     .signatures = RmsNormSignatures};
 const OpDef kRmsNormGrad{.name = "rms_norm_grad",
-                         .infer = InferBackward,
+                         .infer = InferRmsNormGrad,
                          .family = Family::kNorm,
-                         .work = BackwardCost,
-                         .signatures = BackwardSignatures,
+                         .work = RmsNormGradCost,
+                         .signatures = RmsNormGradSignatures,
                          .accumulates = 2};
 
 }  // namespace engine::ops

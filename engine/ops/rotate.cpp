@@ -17,7 +17,7 @@
 namespace engine::ops {
 namespace {
 
-Types Infer(TypeSpan inputs, const Attributes& attributes) {
+Types InferRotate(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "rotate"));
   const Shape& x = inputs[0].shape;
   const Shape& positions = inputs[1].shape;
@@ -29,21 +29,21 @@ Types Infer(TypeSpan inputs, const Attributes& attributes) {
 }
 
 // Of each turned element, two products and a sum.
-Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work RotateWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const std::int64_t head = inputs[0].shape[3];
   const double turned =
       static_cast<double>(attributes.Int("width", head)) / static_cast<double>(head) * Elements(inputs[0]);
   return {3.0 * turned, Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds RotateGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   return {context.graph->Emit1(kRotateGrad, "d_" + node.name, {context.d_outputs[0], node.inputs[1]},
                                node.attributes),
           kNoValue};
 }
 
-std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule&) {
+std::vector<Signature> RotateSignatures(TypeSpan, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   std::vector<Signature> signatures = {{{heads, r}, {heads}}, {{r, r}, {r}}};
@@ -57,12 +57,15 @@ std::vector<Signature> Signatures(TypeSpan, const Attributes&, const AxisRule&) 
 }  // namespace
 
 const OpDef kRotate{.name = "rotate",
-                    .infer = Infer,
-                    .work = OnePass,
-                    .gradient = Gradient,
-                    .signatures = Signatures,
+                    .infer = InferRotate,
+                    .work = RotateWork,
+                    .gradient = RotateGradient,
+                    .signatures = RotateSignatures,
                     .in_place_input = 0};
-const OpDef kRotateGrad{
-    .name = "rotate_grad", .infer = Infer, .work = OnePass, .signatures = Signatures, .in_place_input = 0};
+const OpDef kRotateGrad{.name = "rotate_grad",
+                        .infer = InferRotate,
+                        .work = RotateWork,
+                        .signatures = RotateSignatures,
+                        .in_place_input = 0};
 
 }  // namespace engine::ops

@@ -24,7 +24,7 @@
 namespace engine::ops {
 namespace {
 
-Types InferSum(TypeSpan inputs, const Attributes&) {
+Types InferRouterLoss(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 2, "a router's loss"));
   const Shape& logits = inputs[0].shape;
   if (logits.rank() < 2) return Internal("a router's loss of {}", logits.ToString());
@@ -33,8 +33,8 @@ Types InferSum(TypeSpan inputs, const Attributes&) {
     return Internal("counts {} of {}", inputs[1].shape.ToString(), logits.ToString());
   return std::vector<TensorType>{{.shape = {}, .dtype = DType::kF64}};
 }
-Types InferGrad(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(InferSum(inputs, attributes).status());
+Types InferRouterLossGrad(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(InferRouterLoss(inputs, attributes).status());
   return std::vector<TensorType>{inputs[0]};
 }
 
@@ -67,35 +67,39 @@ std::vector<Signature> TokenSignatures(TypeSpan inputs, const AxisRule& rule, bo
   for (int dim = 1; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim), Placement::R());
   return signatures;
 }
-std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> RouterLossSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   return TokenSignatures(inputs, rule, true);
 }
-std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> RouterLossGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   return TokenSignatures(inputs, rule, false);
 }
 
 }  // namespace
 
 const OpDef kBalanceLoss{.name = "balance_loss",
-                         .infer = InferSum,
+                         .infer = InferRouterLoss,
                          .work = LossWork,
                          .gradient = BalanceGradient,
-                         .signatures = SumSignatures,
+                         .signatures = RouterLossSignatures,
                          .accumulates = 1};
-const OpDef kBalanceLossGrad{
-    .name = "balance_loss_grad", .infer = InferGrad, .work = LossWork, .signatures = GradSignatures};
+const OpDef kBalanceLossGrad{.name = "balance_loss_grad",
+                             .infer = InferRouterLossGrad,
+                             .work = LossWork,
+                             .signatures = RouterLossGradSignatures};
 const OpDef kRouterZLoss{.name = "router_z_loss",
-                         .infer = InferSum,
+                         .infer = InferRouterLoss,
                          .work = LossWork,
                          .gradient = ZLossGradient,
-                         .signatures = SumSignatures,
+                         .signatures = RouterLossSignatures,
                          .accumulates = 1};
 const OpDef kRouterEntropy{.name = "router_entropy",
-                           .infer = InferSum,
+                           .infer = InferRouterLoss,
                            .work = LossWork,
-                           .signatures = SumSignatures,
+                           .signatures = RouterLossSignatures,
                            .accumulates = 1};
-const OpDef kRouterZLossGrad{
-    .name = "router_z_loss_grad", .infer = InferGrad, .work = LossWork, .signatures = GradSignatures};
+const OpDef kRouterZLossGrad{.name = "router_z_loss_grad",
+                             .infer = InferRouterLossGrad,
+                             .work = LossWork,
+                             .signatures = RouterLossGradSignatures};
 
 }  // namespace engine::ops

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSequence = 1;  // the dim that is taken away
 
-Types InferForward(TypeSpan inputs, const Attributes& attributes) {
+Types InferSelectToken(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 1, "select_token"));
   const Shape& x = inputs[0].shape;
   const std::int64_t index = attributes.Int("index");
@@ -29,7 +29,7 @@ Types InferForward(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{y};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
+Types InferSelectTokenGrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 1, "select_token_grad"));
   TensorType dx = Leading(inputs[0], kSequence, inputs[0].dtype);
   dx.shape.push_back(attributes.Int("length"));
@@ -38,14 +38,14 @@ Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{dx};
 }
 
-Work ForwardCost(TypeSpan, TypeSpan outputs, const Attributes&) {
+Work SelectTokenCost(TypeSpan, TypeSpan outputs, const Attributes&) {
   return {.flops = 0, .bytes = 2 * Bytes(outputs)};
 }
-Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work SelectTokenGradCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {.flops = 0, .bytes = Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds SelectTokenGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const TensorType& x = context.graph->value(node.inputs[0]).type;
   return {context.graph->Emit1(kSelectTokenGrad, "d_" + node.name, {context.d_outputs[0]},
@@ -57,7 +57,7 @@ ValueIds Gradient(GradientContext& context) {
 // The dim of x that dim `of_y` of y is.
 int DimOfX(int of_y) { return of_y < kSequence ? of_y : of_y + 1; }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> SelectTokenSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures = {{{Placement::R()}, {Placement::R()}},
                                        {{Placement::S(kSequence)}, {Placement::P()}}};
   for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim)
@@ -66,7 +66,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
 }
 
 // An axis that splits features keeps tokens whole; others may begin the split of the sequence here.
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> SelectTokenGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Signature whole = {{Placement::R()}, {Placement::R()}};
   const Signature split = {{Placement::R()}, {Placement::S(kSequence)}};
   std::vector<Signature> signatures = {split, whole};
@@ -79,13 +79,13 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
 }  // namespace
 
 const OpDef kSelectToken{.name = "select_token",
-                         .infer = InferForward,
-                         .work = ForwardCost,
-                         .gradient = Gradient,
-                         .signatures = ForwardSignatures};
+                         .infer = InferSelectToken,
+                         .work = SelectTokenCost,
+                         .gradient = SelectTokenGradient,
+                         .signatures = SelectTokenSignatures};
 const OpDef kSelectTokenGrad{.name = "select_token_grad",
-                             .infer = InferBackward,
-                             .work = BackwardCost,
-                             .signatures = BackwardSignatures};
+                             .infer = InferSelectTokenGrad,
+                             .work = SelectTokenGradCost,
+                             .signatures = SelectTokenGradSignatures};
 
 }  // namespace engine::ops

@@ -13,40 +13,40 @@
 namespace engine::ops {
 namespace {
 
-Types InferForward(TypeSpan inputs, const Attributes&) { return InferGated(inputs, "swiglu"); }
-Types InferBackward(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
+Types InferSwiglu(TypeSpan inputs, const Attributes&) { return InferGated(inputs, "swiglu"); }
+Types InferSwigluGrad(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
 
-Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work SwigluCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {6.0 * Elements(outputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work SwigluGradCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {12.0 * Elements(inputs[1]), Bytes(inputs) + Bytes(outputs)};
 }
 
-ValueIds Gradient(GradientContext& context) {
+ValueIds SwigluGradient(GradientContext& context) {
   return {context.graph->Emit1(kSwigluGrad, "d_" + context.node.name,
                                {context.node.inputs[0], context.d_outputs[0]})};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> SwigluSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return GatedSignatures(inputs[0].shape, false);
 }
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+std::vector<Signature> SwigluGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return GatedSignatures(inputs[0].shape, true);
 }
 
 }  // namespace
 
 const OpDef kSwiglu{.name = "swiglu",
-                    .infer = InferForward,
+                    .infer = InferSwiglu,
                     .family = Family::kActivation,
-                    .work = ForwardCost,
-                    .gradient = Gradient,
-                    .signatures = ForwardSignatures};
+                    .work = SwigluCost,
+                    .gradient = SwigluGradient,
+                    .signatures = SwigluSignatures};
 const OpDef kSwigluGrad{.name = "swiglu_grad",
-                        .infer = InferBackward,
+                        .infer = InferSwigluGrad,
                         .family = Family::kActivation,
-                        .work = BackwardCost,
-                        .signatures = BackwardSignatures};
+                        .work = SwigluGradCost,
+                        .signatures = SwigluGradSignatures};
 
 }  // namespace engine::ops
