@@ -241,7 +241,8 @@ struct OwnForm {
   std::int64_t places = -1;  // behind those of the tokens, of biases of pairs; −1: there are no such biases
   std::string mask = "causal";
   std::vector<std::int64_t> documents =
-      {};  // tokens of each of the first ones; the last is of the rest. Empty: none
+      {};             // tokens of each of the first ones; the last is of the rest. Empty: none
+  double scaled = 1;  // the usual scale times this
 };
 
 // Of queries at these positions, in samples alike: the first key and the key behind the last one of each one's document.
@@ -267,7 +268,7 @@ Input SpansOf(const AttentionSizes& s, const std::vector<std::int64_t>& document
 }
 
 void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cases) {
-  Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(s.head))},
+  Attributes attributes = {{"scale", form.scaled / std::sqrt(static_cast<double>(s.head))},
                            {"window", s.window},
                            {"dropout", form.dropout},
                            {"softcap", form.softcap},
@@ -381,6 +382,15 @@ GpuCases OwnAttentionCases(std::int64_t head) {
   AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow},
                   {.label = "biases of pairs by boxes, dropout", .dropout = 0.1, .places = 4}, &cases);
   if (head != 64) return cases;
+  // With bf16 there is no largest score to subtract under a cap of up to 55.
+  AddOwnAttention({"", 2, 500, 4, 2, 64, 0, kNarrow},
+                  {.label = "soft cap, dropout, sinks", .softcap = 2, .dropout = 0.1, .sinks = true}, &cases);
+  AddOwnAttention({"", 1, 700, 2, 2, 64, 90, {DType::kBF16}},
+                  {.label = "soft cap of documents", .softcap = 50, .documents = {100, 1, 3, 400}}, &cases);
+  AddOwnAttention({"", 1, 333, 2, 1, 64, 0, kNarrow},
+                  {.label = "soft cap, scores at either end of it", .softcap = 50, .scaled = 100}, &cases);
+  AddOwnAttention({"", 1, 333, 2, 1, 64, 0, {DType::kBF16}}, {.label = "a large soft cap", .softcap = 60},
+                  &cases);
   // Keys for the form of three warpgroups.
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},

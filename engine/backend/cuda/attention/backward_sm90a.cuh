@@ -22,17 +22,18 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   extern __shared__ __align__(kBoxAlignment) char raw[];
   const BackwardMemory<Form> memory(raw);
   if (threadIdx.x == 0) {
+    constexpr int kArrivals = Form::kWorkers * kWarpsOfGroup * kArrivalsOfWarp;
     hopper::InitBarrier(memory.kv_full(), 1);
-    hopper::InitBarrier(memory.kv_empty(), Form::kWorkers * kWarpsOfGroup);
+    hopper::InitBarrier(memory.kv_empty(), kArrivals);
     hopper::InitBarrier(memory.item_full(), 1);
-    hopper::InitBarrier(memory.item_empty(), kWritingWarps);
+    hopper::InitBarrier(memory.item_empty(), kWritingWarps * kArrivalsOfWarp);
     for (int stage = 0; stage < Form::kStages; ++stage) {
       hopper::InitBarrier(memory.q_full(stage), 1);
-      hopper::InitBarrier(memory.q_empty(stage), Form::kWorkers * kWarpsOfGroup);
+      hopper::InitBarrier(memory.q_empty(stage), kArrivals);
     }
     for (int stage = 0; stage < Form::kDOStages; ++stage) {
       hopper::InitBarrier(memory.do_full(stage), 1);
-      hopper::InitBarrier(memory.do_empty(stage), Form::kWorkers * kWarpsOfGroup);
+      hopper::InitBarrier(memory.do_empty(stage), kArrivals);
     }
     hopper::PublishBarriers();
   }

@@ -8,6 +8,9 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
+// Of caps whose scores need no largest one: scores are at most 2^80, which leaves 2^47 to their sum, times values, in fp32.
+inline constexpr float kMostBound = 80.0F / kLog2E;
+
 struct ForwardParams {
   Common common;
   int items, section;
@@ -20,8 +23,10 @@ struct ForwardParams {
 
 // kPasses: a warpgroup computes only the blocks of keys that one of its own queries sees. Of tiles of 192 queries it saves up to a
 // block at either end; in long causal sequences, which have few such blocks, it costs more than it saves.
+// kIsBounded: the cap is at most kMostBound. Then 2 to the power of any score is a number of T and of fp32, as are their sums, so that the
+// largest score of a query need neither be found nor subtracted, and sums so far never shrink.
 template <typename Element, int kHeadElements, int kValueElements, int kGroups, int kKeyBlock, bool kIsCapped,
-          Biases kBiasesOfScores, bool kDrops, bool kPasses = false>
+          Biases kBiasesOfScores, bool kDrops, bool kPasses = false, bool kIsBounded = false>
 struct ForwardForm {
   using T = Element;
   static constexpr int kE = kHeadElements;
@@ -33,8 +38,10 @@ struct ForwardForm {
   static constexpr Biases kBiases = kBiasesOfScores;
   static constexpr bool kOfPairs = kBiases == Biases::kOfPairs;
   static_assert(!kIsCapped || kBiases == Biases::kNone || kBiases == Biases::kLinear);
+  static constexpr bool kBounded = kIsBounded;
+  static_assert(!kBounded || (kCapped && kBiases == Biases::kNone && std::is_same_v<T, __nv_bfloat16>));
   // One in so many exponentials is made by a polynomial: caps of short heads keep the unit for such functions busy.
-  static constexpr int kPolynomial = kCapped && kE == 64 ? 3 : 0;
+  static constexpr int kPolynomial = kCapped && kE == 64 ? (kBounded ? 2 : 3) : 0;
   static constexpr bool kDropout = kDrops;
   static constexpr bool kPassesBy = kPasses;
   static_assert(!kPassesBy || !kOfPairs);  // it knows nothing of the biases' stages
@@ -352,16 +359,14 @@ __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardIt
   return {factor, 0};
 }
 
-// The same, and sets the scores of what a query does not see to −∞.
+// Sets what stands for keys of a block that a query does not see to `hidden`. False: all queries see all of them.
 template <typename Form>
-__device__ __forceinline__ ScoreUnit PrepareScores(const Common& c, const ForwardItem& item,
-                                                   const ForwardRows& rows, int block, std::uint32_t boxed,
-                                                   float (&scores)[Form::kKeys / 2]) {
-  const ScoreUnit unit = BendScores<Form>(c, item, rows, block, boxed, scores);
+__device__ __forceinline__ bool Hide(const Common& c, const ForwardItem& item, const ForwardRows& rows,
+                                     int block, float hidden, float (&scores)[Form::kKeys / 2]) {
   const int first = block * Form::kKeys + static_cast<int>(threadIdx.x) % 4 * 2;  // key of scores[0]
   const bool has_below = (block + 1) * Form::kKeys > rows.sight.below;
   const bool has_from = block * Form::kKeys < rows.sight.from;
-  if (!has_below && !has_from) return unit;
+  if (!has_below && !has_from) return false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = min(rows.position + half * 8 - item.tile.position, item.tile.rows - 1);
@@ -369,14 +374,38 @@ __device__ __forceinline__ ScoreUnit PrepareScores(const Common& c, const Forwar
     const auto hide = [&](const auto& is_hidden) {
 #pragma unroll
       for (int i = 0; i < Form::kKeys / 4; ++i) {
-        if (is_hidden(i / 2 * 8 + i % 2)) scores[i / 2 * 4 + half * 2 + i % 2] = -INFINITY;
+        if (is_hidden(i / 2 * 8 + i % 2)) scores[i / 2 * 4 + half * 2 + i % 2] = hidden;
       }
     };
     // Few blocks have both: a comparison each where there is one.
     if (has_below) hide([below = sight.below - first](int key) { return key >= below; });
     if (has_from) hide([from = sight.from - first](int key) { return key < from; });
   }
-  return unit;
+  return true;
+}
+
+// Probabilities of a block, in place of its products q·k, where there is no largest score to subtract (ForwardForm::kBounded). One loop
+// brings each score through all that is done to it, so that the operations of several are under way at once.
+template <typename Form>
+__device__ __forceinline__ void BoundedSoftmax(const Common& c, const ForwardItem& item,
+                                               const ForwardRows& rows, int block, ForwardState<Form>& s) {
+  const float factor = FactorOf<Form>(c);
+  float sum[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < Form::kKeys / 2; ++i) {
+    float& score = s.scores[i];
+    const float tanh = Tanh(score * c.bent_scale);
+    const bool by_polynomial = Form::kPolynomial > 0 && i % Form::kPolynomial == 0;
+    score = by_polynomial ? BoundedExp2ByPolynomial(tanh, factor) : Exp2(tanh * factor);
+    sum[i / 2 % 2] += score;
+  }
+  if (Hide<Form>(c, item, rows, block, /*hidden=*/0, s.scores)) {
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int i = 0; i < Form::kKeys / 2; ++i) sum[i / 2 % 2] += s.scores[i];
+  }
+  s.sum[0] += sum[0];
+  s.sum[1] += sum[1];
 }
 
 // Probabilities of a block, in place of its scores; what sums so far are to be multiplied by.
@@ -451,7 +480,7 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
     float sum = s.sum[half];
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
     sum += __shfl_xor_sync(kAllLanes, sum, 2);
-    float top = s.top[half];
+    float top = !Form::kBounded ? s.top[half] : sum > 0 ? 0.0F : -INFINITY;
     float shrink = 1;
     if (p.sinks != nullptr) {
       const float sink = ToFloat(static_cast<const typename Form::T*>(p.sinks)[item.head]) * kLog2E;
@@ -526,38 +555,46 @@ template <typename Form>
 __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const ForwardParams& p,
                                             const ForwardMemory<Form>& memory) {
   const Common& c = p.common;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
   const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
   Ring<Form::kStages> ring;
   Ring<Form::kQStages> q_ring;
   ForwardState<Form> s;
   if (worker == Form::kWorkers - 1) PassTurn<Form>(worker);
-  const auto release = [&](std::uint32_t barrier) {
-    if (lane == 0) Arrive(barrier);
-  };
   [[maybe_unused]] BiasRing<Form> bias_ring;
-  const auto prepare = [&](const ForwardItem& item, const ForwardRows& rows, int block) {
+  const auto bend = [&](const ForwardItem& item, const ForwardRows& rows, int block) {
     if constexpr (Form::kOfPairs) {
       if (p.boxes_biases) {
         hopper::WaitFor(memory.biases_full(bias_ring.stage), bias_ring.parity);
         const std::uint32_t boxed =
             memory.biases(bias_ring.stage) + worker * 64 * Form::PairBiases::kRowBytes;
-        const ScoreUnit unit = PrepareScores<Form>(c, item, rows, block, boxed, s.scores);
+        const ScoreUnit unit = BendScores<Form>(c, item, rows, block, boxed, s.scores);
         __syncwarp();  // all lanes have read them
-        release(memory.biases_empty(bias_ring.stage));
+        ArriveAsWarp(memory.biases_empty(bias_ring.stage));
         bias_ring.Next();
         return unit;
       }
     }
-    return PrepareScores<Form>(c, item, rows, block, /*boxed=*/0, s.scores);
+    return BendScores<Form>(c, item, rows, block, /*boxed=*/0, s.scores);
+  };
+  // Probabilities that multiply values, in place of the block's products q·k.
+  const auto weigh = [&](const ForwardItem& item, const ForwardRows& rows, int block, std::uint32_t head,
+                         float(&shrink)[2]) {
+    if constexpr (Form::kBounded) {
+      BoundedSoftmax<Form>(c, item, rows, block, s);
+    } else {
+      const ScoreUnit unit = bend(item, rows, block);
+      Hide<Form>(c, item, rows, block, /*hidden=*/-INFINITY, s.scores);
+      Softmax<Form>(unit, s, shrink);
+    }
+    if constexpr (Form::kDropout) Drop<Form>(c, rows.position, block, head, epoch, s.scores);
   };
   const auto finish = [&](const ForwardItem& item, std::uint32_t q_empty) {
     FinishTile<Form>(o_map, p, item, memory, s);
     if constexpr (Form::kReplacesQ) {
       if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStoresToRead<0>();
       hopper::MeetWarpgroup(4 + worker);
-      release(q_empty);
+      ArriveAsWarp(q_empty);
     }
   };
   // Gives a block of keys back that none of this warpgroup's queries sees.
@@ -565,10 +602,10 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::WaitFor(memory.k_full(ring.stage), ring.parity);
     TakeTurn<Form>(worker);  // all lanes meet
     PassTurn<Form>(worker);
-    release(memory.k_empty(ring.stage));
+    ArriveAsWarp(memory.k_empty(ring.stage));
     hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
     __syncwarp();  // no lane waits any more
-    release(memory.v_empty(ring.stage));
+    ArriveAsWarp(memory.v_empty(ring.stage));
     ring.Next();
   };
   const auto finish_without_keys = [&](const ForwardItem& item, std::uint32_t q_empty) {
@@ -576,7 +613,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     for (int i = 0; i < Form::kU / 2; ++i) s.o[i] = 0;
     if constexpr (!Form::kReplacesQ) {
       __syncwarp();  // all lanes have read the note
-      release(q_empty);
+      ArriveAsWarp(q_empty);
     }
     finish(item, q_empty);
   };
@@ -604,7 +641,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     }
     const int first = Form::kPassesBy ? rows.first : item.first;
     const std::uint32_t head = Form::kDropout ? HeadOfDraws(c, item.sample, item.head) : 0U;
-    float shrink[2];
+    [[maybe_unused]] float shrink[2];
     hopper::WaitFor(memory.k_full(ring.stage), ring.parity);
     TakeTurn<Form>(worker);
     hopper::PinAll(s.scores);
@@ -613,9 +650,8 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     PassTurn<Form>(worker);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
-    release(memory.k_empty(ring.stage));
-    Softmax<Form>(prepare(item, rows, block), s, shrink);
-    if constexpr (Form::kDropout) Drop<Form>(c, rows.position, block, head, epoch, s.scores);
+    ArriveAsWarp(memory.k_empty(ring.stage));
+    weigh(item, rows, block, head, shrink);
     Pack<Form>(s.scores, s.probabilities);
     bool add = false;
     for (--block; block >= first; --block) {
@@ -634,20 +670,21 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       PassTurn<Form>(worker);
       hopper::WaitForProducts<1>();
       hopper::PinAll(s.scores);
-      release(memory.k_empty(next.stage));
-      Softmax<Form>(prepare(item, rows, block), s, shrink);
-      if constexpr (Form::kDropout) Drop<Form>(c, rows.position, block, head, epoch, s.scores);
+      ArriveAsWarp(memory.k_empty(next.stage));
+      weigh(item, rows, block, head, shrink);
       hopper::WaitForProducts<0>();
       hopper::PinAll(s.o);
       hopper::PinAll(s.probabilities);
-      release(memory.v_empty(ring.stage));
+      ArriveAsWarp(memory.v_empty(ring.stage));
       Pack<Form>(s.scores, s.probabilities);
+      if constexpr (!Form::kBounded) {
 #pragma unroll
-      for (int i = 0; i < Form::kU / 2; ++i) s.o[i] *= shrink[i / 2 % 2];
+        for (int i = 0; i < Form::kU / 2; ++i) s.o[i] *= shrink[i / 2 % 2];
+      }
       add = true;
       ring = next;
     }
-    if constexpr (!Form::kReplacesQ) release(q_empty);
+    if constexpr (!Form::kReplacesQ) ArriveAsWarp(q_empty);
     hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
     hopper::PinAll(s.o);
     hopper::PinAll(s.probabilities);
@@ -655,7 +692,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     IssueValues<Form>(s.probabilities, memory.v(ring.stage), s.o, add);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.o);
-    release(memory.v_empty(ring.stage));
+    ArriveAsWarp(memory.v_empty(ring.stage));
     ring.Next();
     if constexpr (Form::kPassesBy) {
       for (; block >= item.first; --block) pass_by();
@@ -674,19 +711,20 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   extern __shared__ __align__(kBoxAlignment) char raw[];
   const ForwardMemory<Form> memory(raw);
   if (threadIdx.x == 0) {
+    constexpr int kArrivals = Form::kWorkers * kWarpsOfGroup * kArrivalsOfWarp;
     for (int stage = 0; stage < Form::kQStages; ++stage) {
       hopper::InitBarrier(memory.q_full(stage), 1);
-      hopper::InitBarrier(memory.q_empty(stage), Form::kWorkers * kWarpsOfGroup);
+      hopper::InitBarrier(memory.q_empty(stage), kArrivals);
     }
     for (int stage = 0; stage < Form::kStages; ++stage) {
       hopper::InitBarrier(memory.k_full(stage), 1);
       hopper::InitBarrier(memory.v_full(stage), 1);
-      hopper::InitBarrier(memory.k_empty(stage), Form::kWorkers * kWarpsOfGroup);
-      hopper::InitBarrier(memory.v_empty(stage), Form::kWorkers * kWarpsOfGroup);
+      hopper::InitBarrier(memory.k_empty(stage), kArrivals);
+      hopper::InitBarrier(memory.v_empty(stage), kArrivals);
     }
     for (int stage = 0; stage < Form::kBiasStages; ++stage) {
       hopper::InitBarrier(memory.biases_full(stage), 1);
-      hopper::InitBarrier(memory.biases_empty(stage), Form::kWorkers * kWarpsOfGroup);
+      hopper::InitBarrier(memory.biases_empty(stage), kArrivals);
     }
     hopper::PublishBarriers();
   }

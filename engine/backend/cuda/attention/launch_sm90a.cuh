@@ -117,6 +117,13 @@ struct RunForward {
         return LaunchForm<ForwardForm<T, kE, kU, 3, kBlock, kCapped, kBiases, kDropout, /*kPasses=*/true>>();
       if (p.keys >= kLong) return LaunchForm<ForwardForm<T, kE, kU, 3, kBlock, kCapped, kBiases, kDropout>>();
     }
+    // Caps keep the unit for tanh and exponentials busy where heads are short.
+    if constexpr (kE == 64 && kCapped && kBiases == Biases::kNone && std::is_same_v<T, __nv_bfloat16>) {
+      if (a.problem.softcap <= kMostBound) {
+        return LaunchForm<ForwardForm<T, kE, kU, 2, kBlock, kCapped, kBiases, kDropout, /*kPasses=*/false,
+                                      /*kIsBounded=*/true>>();
+      }
+    }
     return LaunchForm<ForwardForm<T, kE, kU, 2, kBlock, kCapped, kBiases, kDropout>>();
   }
 

@@ -124,6 +124,14 @@ __device__ __forceinline__ float Exp2ByPolynomial(float x) {
   const float power = fmaf(f, fmaf(f, fmaf(f, 0.0550089512F, 0.2422110097F), 0.6932829305F), 1.0F);
   return __uint_as_float(__float_as_uint(power) + (__float_as_uint(rounded) << 23));
 }
+// 2^(x · factor) by the same polynomial where |x · factor| ≤ 126: two operations fewer.
+__device__ __forceinline__ float BoundedExp2ByPolynomial(float x, float factor) {
+  constexpr float kRounds = 12582912.0F;
+  const float rounded = fmaf(x, factor, kRounds);
+  const float f = fmaf(x, factor, kRounds - rounded);
+  const float power = fmaf(f, fmaf(f, fmaf(f, 0.0550089512F, 0.2422110097F), 0.6932829305F), 1.0F);
+  return __uint_as_float(__float_as_uint(power) + (__float_as_uint(rounded) << 23));
+}
 // 2^x of the i-th of a thread's numbers, one in kOneIn by the polynomial; 0: none.
 template <int kOneIn>
 __device__ __forceinline__ float Exp2Of(float x, int i) {
@@ -147,6 +155,16 @@ __device__ __forceinline__ void ArriveOnly(int barrier, int threads) {
 }
 __device__ __forceinline__ void Arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// A warp gives back what all of its lanes have read and met behind: one lane arrives for all. compute-sanitizer's racecheck knows only
+// of the reads of lanes that arrive themselves, so that in a build for it (ENGINE_RACECHECK) all do.
+#ifdef ENGINE_RACECHECK
+inline constexpr int kArrivalsOfWarp = kWarp;
+#else
+inline constexpr int kArrivalsOfWarp = 1;
+#endif
+__device__ __forceinline__ void ArriveAsWarp(std::uint32_t barrier) {
+  if (threadIdx.x % kWarp < kArrivalsOfWarp) Arrive(barrier);
 }
 
 // The first element of a box of tokens of a head.
