@@ -60,11 +60,11 @@ inline Work ProductWork(double flops, TypeSpan inputs, TypeSpan outputs) {
 inline int OutSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("out_split", 0)); }
 inline int InSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("in_split", 0)); }
 
-// Dtype of statistics (means, log-sum-exps) that go with activations of this dtype: at least fp32.
 // Whether a cache of this type keeps numbers of x's (cached_attention.cpp).
 inline bool CanCache(const TensorType& cache, const TensorType& x) {
   return cache.dtype == x.dtype || cache.dtype == DType::kE4M3;
 }
+// Dtype of statistics (means, log-sum-exps) that go with activations of this dtype: at least fp32.
 inline DType StatisticsDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 // The same placement for every input and output: split along any dim of `rank`, or replicated.
