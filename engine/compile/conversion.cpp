@@ -17,6 +17,27 @@ plan::Collective ConversionOf(graph::Placement from, graph::Placement to) {
 
 bool Convertible(graph::Placement from, graph::Placement to) { return from == to || !to.partial(); }
 
+bool Splits(graph::Placement placement, int dim) { return placement.split() && placement.dim == dim; }
+
+// Whether `axis` is to cut a dim of which no other split is still to go, or to come around it.
+bool MayCut(const plan::Layout& have, const plan::Layout& want, graph::Axis axis) {
+  const int dim = want.At(axis).dim;
+  for (const plan::Split& split : want.splits()) {  // outer ones of a dim before inner ones
+    if (split.axis == axis) break;
+    if (split.dim == dim && !Splits(have.At(split.axis), dim)) return false;
+  }
+  return std::none_of(have.splits().begin(), have.splits().end(), [&](const plan::Split& split) {
+    return split.dim == dim && !Splits(want.At(split.axis), dim);
+  });
+}
+
+// Whether a dim that `split` cuts gains or loses a split of another axis.
+bool IsInTheWay(const plan::Split& split, const plan::Layout& have, const plan::Layout& want) {
+  return std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](graph::Axis axis) {
+    return axis != split.axis && Splits(have.At(axis), split.dim) != Splits(want.At(axis), split.dim);
+  });
+}
+
 }  // namespace
 
 std::optional<double> ConversionBytes(graph::Placement from, graph::Placement to, double bytes,
@@ -50,18 +71,52 @@ bool CanConvert(const plan::Layout& layout, const Shape& shape, graph::Axis axis
   return !inner && after.Divides(shape, mesh);
 }
 
+std::optional<plan::Layout> WithPlacement(const plan::Layout& layout, const Shape& shape, graph::Axis axis,
+                                          graph::Placement to, const plan::Mesh& mesh) {
+  plan::Layout after(layout.dims());
+  for (const graph::Axis other : graph::kAxes) after.Set(other, other == axis ? to : layout.At(other));
+  if (!after.Divides(shape, mesh)) return std::nullopt;
+  return after;
+}
+
+std::optional<double> DetourBytes(const plan::Layout& layout, const Shape& shape, graph::Axis axis,
+                                  graph::Placement to, double bytes, const plan::Mesh& mesh) {
+  if (layout.dims().HasSlots()) return std::nullopt;
+  const std::optional<plan::Layout> want = WithPlacement(layout, shape, axis, to, mesh);
+  std::optional<double> all = ConversionBytes(layout.At(axis), to, bytes, mesh.size(axis));
+  if (!want || !all) return std::nullopt;
+  for (const plan::Split& split : layout.splits()) {
+    if (split.axis == axis || !IsInTheWay(split, layout, *want)) continue;
+    const auto back =
+        ConversionBytes(graph::Placement::S(split.dim), graph::Placement::R(), bytes, mesh.size(split.axis));
+    *all += *back;
+  }
+  return all;
+}
+
+LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const plan::Layout& want,
+                                                const Shape& shape) const {
+  for (const bool cut : {false, true}) {
+    for (const graph::Axis axis : graph::kAxes) {
+      const graph::Placement to = want.At(axis);
+      if (have.At(axis) == to || have.At(axis).replicated() != cut) continue;
+      if (CanConvert(have, shape, axis, to, mesh_) && (!cut || MayCut(have, want, axis))) return {axis, to};
+    }
+  }
+  const auto& splits = have.splits();
+  for (auto split = splits.rbegin(); split != splits.rend(); ++split) {  // inner ones first
+    if (IsInTheWay(*split, have, want)) return {split->axis, graph::Placement::R()};
+  }
+  ENGINE_CHECK(false, "{} to {}", have.ToString(), want.ToString());
+  return {};
+}
+
 std::int32_t LayoutConverter::Convert(std::int32_t from, const plan::Layout& want, const graph::Node& reader,
                                       bool share) {
   std::int32_t at = from;
-  if (local_->value(at).layout == want) return at;
-  // Taking splits back and summing first, innermost (tp) before outer; then cutting.
-  for (const bool cut : {false, true}) {
-    for (graph::Axis axis : graph::kAxes) {
-      const graph::Placement have = local_->value(at).layout.At(axis);
-      const graph::Placement to = want.At(axis);
-      if (have == to || have.replicated() != cut) continue;
-      at = ConvertAxis(at, axis, to, reader, share);
-    }
+  while (!(local_->value(at).layout == want)) {
+    const Step step = NextStep(local_->value(at).layout, want, local_->value(at).shape);
+    at = ConvertAxis(at, step.axis, step.to, reader, share);
   }
   return at;
 }

@@ -18,15 +18,28 @@ namespace engine::compile {
 std::optional<double> ConversionBytes(graph::Placement from, graph::Placement to, double bytes,
                                       std::int64_t size);
 
-// Whether a tensor with this layout can be brought to `to` along `axis`.
+// Whether one collective brings a tensor with this layout to `to` along `axis`. None does where another axis cuts within the split that is to
+// go or to come.
 bool CanConvert(const plan::Layout& layout, const Shape& shape, graph::Axis axis, graph::Placement to,
                 const plan::Mesh& mesh);
 
+// The layout with `to` along `axis`; nullopt: it does not divide the shape.
+std::optional<plan::Layout> WithPlacement(const plan::Layout& layout, const Shape& shape, graph::Axis axis,
+                                          graph::Placement to, const plan::Mesh& mesh);
+
+// Bytes on the wire to bring a tensor of `bytes` (whole) with this layout to `to` along `axis` by as many collectives as it takes
+// (LayoutConverter); nullopt: impossible.
+std::optional<double> DetourBytes(const plan::Layout& layout, const Shape& shape, graph::Axis axis,
+                                  graph::Placement to, double bytes, const plan::Mesh& mesh);
+
 // Emits the conversions that nodes need, and remembers them, so that readers of one unit and phase share a copy.
+//
+// Splits that are to go are taken back and sums made first; what is to be cut then is cut from the outermost split of a dim on. Where an axis
+// cuts within a split that is to go or to come, its own split is taken back before and cut again behind.
 class LayoutConverter {
  public:
-  // `local` must outlive it.
-  explicit LayoutConverter(LocalGraphBuilder* local) : local_(local) {}
+  // Both must outlive it.
+  LayoutConverter(LocalGraphBuilder* local, const plan::Mesh& mesh) : local_(local), mesh_(mesh) {}
 
   // The value `from` (index in the local graph) with the layout `want`, for nodes of this one's unit and phase; emits
   // what is missing. `share`: whether a copy that is there already may serve, and this one serve others.
@@ -36,12 +49,19 @@ class LayoutConverter {
   // What a copy was made of, its layout, and the phase and the unit of its readers.
   using Key = std::tuple<std::int32_t, std::string, graph::Phase, std::int32_t>;
 
+  struct Step {
+    graph::Axis axis;
+    graph::Placement to;
+  };
+  // The next conversion from one layout of a tensor of this shape to another.
+  Step NextStep(const plan::Layout& have, const plan::Layout& want, const Shape& shape) const;
   std::int32_t ConvertAxis(std::int32_t from, graph::Axis axis, graph::Placement to,
                            const graph::Node& reader, bool share);
   // A copy that serves the reader, or −1.
   std::int32_t FindShared(const Key& key, plan::Collective collective) const;
 
   LocalGraphBuilder* local_;
+  const plan::Mesh& mesh_;
   absl::flat_hash_map<Key, std::int32_t> shared_;
 };
 

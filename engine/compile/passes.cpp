@@ -67,11 +67,13 @@ absl::Status RecomputePass(Compilation* c) {
 }
 
 absl::Status PlacePass(Compilation* c) {
+  DecidedLayouts decided;
   for (ProgramGraph* program : c->programs()) {
     RETURN_IF_ERROR(program->logical.Verify());
-    ASSIGN_OR_RETURN(program->local,
-                     PlaceGraph(program->logical,
-                                {.mesh = c->policy.mesh, .sequence_parallel = c->policy.sequence_parallel}));
+    ASSIGN_OR_RETURN(
+        program->local,
+        PlaceGraph(program->logical,
+                   {.mesh = c->policy.mesh, .sequence_parallel = c->policy.sequence_parallel}, &decided));
   }
   return absl::OkStatus();
 }

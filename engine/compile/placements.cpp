@@ -51,22 +51,31 @@ Placement MadeAlong(Axis axis, const SignatureChoice& choice, size_t output) {
 // chooser takes, behind the conversions of its inputs that the converter emits.
 class Placer {
  public:
-  Placer(const graph::Graph& graph, const PlacementOptions& options)
+  Placer(const graph::Graph& graph, const PlacementOptions& options, DecidedLayouts* decided)
       : graph_(graph),
         options_(options),
+        decided_(*decided),
         local_(graph),
         chooser_(graph, options, local_),
-        converter_(&local_) {}
+        converter_(&local_, options.mesh) {}
 
   absl::StatusOr<LocalGraph> Run() {
     for (size_t id = 0; id < graph_.values().size(); ++id) {
       RETURN_IF_ERROR(AddLeaf(static_cast<ValueId>(id)));
     }
     for (const Node& node : graph_.nodes()) RETURN_IF_ERROR(Place(node));
+    for (size_t id = 0; id < graph_.values().size(); ++id) {
+      if (LiesInOnePlace(graph_.values()[id].kind) && !local_.Undecided(static_cast<ValueId>(id), Axis::kTp))
+        decided_.try_emplace(graph_.values()[id].name, local_.LayoutOf(static_cast<ValueId>(id)));
+    }
     return std::move(local_).Finish(options_.mesh);
   }
 
  private:
+  static bool LiesInOnePlace(ValueKind kind) {
+    return kind == ValueKind::kParameter || kind == ValueKind::kState;
+  }
+
   absl::Status AddLeaf(ValueId id) {
     const graph::Value& value = graph_.value(id);
     if (value.kind == ValueKind::kActivation) return absl::OkStatus();
@@ -75,6 +84,10 @@ class Placer {
       ASSIGN_OR_RETURN(layout, InputLayout(value, options_.mesh));
     }
     local_.AddCanonical(value, layout, value.kind, id);
+    if (!LiesInOnePlace(value.kind)) return absl::OkStatus();
+    if (const auto known = decided_.find(value.name); known != decided_.end()) {
+      for (Axis axis : kAxes) local_.Decide(id, axis, known->second.At(axis));
+    }
     return absl::OkStatus();
   }
 
@@ -148,6 +161,7 @@ class Placer {
 
   const graph::Graph& graph_;
   const PlacementOptions& options_;
+  DecidedLayouts& decided_;
   LocalGraphBuilder local_;
   SignatureChooser chooser_;  // reads local_, as it is when a node's turn comes
   LayoutConverter converter_;
@@ -155,8 +169,9 @@ class Placer {
 
 }  // namespace
 
-absl::StatusOr<LocalGraph> PlaceGraph(const graph::Graph& graph, const PlacementOptions& options) {
-  return Placer(graph, options).Run();
+absl::StatusOr<LocalGraph> PlaceGraph(const graph::Graph& graph, const PlacementOptions& options,
+                                      DecidedLayouts* decided) {
+  return Placer(graph, options, decided).Run();
 }
 
 }  // namespace engine::compile

@@ -6,11 +6,15 @@
 // Cost of a signature = bytes that its conversions put on the wire, of inputs and of outputs whose placement
 // is pinned, and of the reduce-scatter that any other partial output will need; ties go to the fewer
 // conversions, then to the op's order. The choice is made node by node, without looking ahead. Parameters are
-// never converted: the first op that reads one decides how it is split, which only tp may do. Converted
+// never converted: the first op that reads one decides how it is split, which only tp may do; of several graphs
+// that have it, the first one's. So it is with states, which lie in one place for all programs. Converted
 // copies are shared by the readers of one layer and phase; a saved activation keeps the placement that it was
 // produced with, and is converted again in the backward phase.
 #pragma once
 
+#include <absl/container/flat_hash_map.h>
+
+#include <string>
 #include <vector>
 
 #include "engine/graph/graph.h"
@@ -46,6 +50,11 @@ struct PlacementOptions {
   bool sequence_parallel = false;
 };
 
-absl::StatusOr<LocalGraph> PlaceGraph(const graph::Graph& graph, const PlacementOptions& options);
+// How parameters and states lie that graphs placed before have decided, by name.
+using DecidedLayouts = absl::flat_hash_map<std::string, plan::Layout>;
+
+// The parameters and states of `graph` lie as `decided` says; those that it does not have are added to it.
+absl::StatusOr<LocalGraph> PlaceGraph(const graph::Graph& graph, const PlacementOptions& options,
+                                      DecidedLayouts* decided);
 
 }  // namespace engine::compile

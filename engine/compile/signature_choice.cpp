@@ -29,9 +29,15 @@ class SignatureCost {
   // Bytes on the wire, and conversions, which decide among equals.
   using Price = std::pair<double, int>;
 
+  // `detours`: inputs may take several collectives.
   SignatureCost(const graph::Graph& graph, const PlacementOptions& options, const LocalGraphBuilder& local,
-                graph::Axis axis)
-      : graph_(graph), options_(options), local_(local), axis_(axis), size_(options.mesh.size(axis)) {}
+                graph::Axis axis, bool detours)
+      : graph_(graph),
+        options_(options),
+        local_(local),
+        axis_(axis),
+        detours_(detours),
+        size_(options.mesh.size(axis)) {}
 
   // nullopt: not lawful. `layouts`: of the node's inputs.
   std::optional<Price> Of(const graph::Node& node, const Signature& signature,
@@ -64,8 +70,15 @@ class SignatureCost {
     if (!MaySplit(value.type, want)) return false;
     const Placement have = layout.At(axis_);
     if (have == want) return true;
-    return CanConvert(layout, value.type.shape, axis_, want, options_.mesh) &&
-           AddConversion(value.type, have, want);
+    if (CanConvert(layout, value.type.shape, axis_, want, options_.mesh))
+      return AddConversion(value.type, have, want);
+    if (!detours_) return false;
+    const std::optional<double> bytes =
+        DetourBytes(layout, value.type.shape, axis_, want, WholeBytes(value.type), options_.mesh);
+    if (!bytes) return false;
+    price_.first += *bytes;
+    price_.second += 1;
+    return true;
   }
 
   bool AddOutput(ValueId output, Placement made) {
@@ -114,6 +127,7 @@ class SignatureCost {
   const PlacementOptions& options_;
   const LocalGraphBuilder& local_;
   const graph::Axis axis_;
+  const bool detours_;
   const std::int64_t size_;  // of the axis
   Price price_ = {0.0, 0};
 };
@@ -156,8 +170,8 @@ const SignatureChooser::Lawful& SignatureChooser::LawfulFor(const graph::Node& n
 
 const Signature* SignatureChooser::Cheapest(const graph::Node& node, graph::Axis axis,
                                             const std::vector<Signature>& lawful,
-                                            const std::vector<plan::Layout>& layouts) const {
-  SignatureCost cost_of(graph_, options_, local_, axis);
+                                            const std::vector<plan::Layout>& layouts, bool detours) const {
+  SignatureCost cost_of(graph_, options_, local_, axis, detours);
   const Signature* best = nullptr;
   SignatureCost::Price best_cost;
   for (const Signature& signature : lawful) {
@@ -182,10 +196,17 @@ absl::StatusOr<SignatureChoice> SignatureChooser::Choose(const graph::Node& node
   for (graph::Axis axis : graph::kAxes) {
     if (options_.mesh.size(axis) == 1) continue;
     const auto at = static_cast<size_t>(axis);
-    choice[at] = Cheapest(node, axis, lawful.lists[at], *layouts);
+    choice[at] = Cheapest(node, axis, lawful.lists[at], *layouts, /*detours=*/false);
+    if (choice[at] == nullptr)
+      choice[at] = Cheapest(node, axis, lawful.lists[at], *layouts, /*detours=*/true);
     if (choice[at] == nullptr) return NoLawful(graph_, node, axis, *layouts, options_.mesh);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (!(*layouts)[i].Set(axis, choice[at]->inputs[i])) return Internal("{}: unlawful nesting", node.name);
+      plan::Layout& layout = (*layouts)[i];
+      if (layout.Set(axis, choice[at]->inputs[i])) continue;
+      const std::optional<plan::Layout> after = WithPlacement(layout, graph_.value(node.inputs[i]).type.shape,
+                                                              axis, choice[at]->inputs[i], options_.mesh);
+      if (!after) return Internal("{}: unlawful nesting", node.name);
+      layout = *after;
     }
   }
   return choice;

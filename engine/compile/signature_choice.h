@@ -43,7 +43,7 @@ class SignatureChooser {
   const Lawful& LawfulFor(const graph::Node& node);
   const graph::Signature* Cheapest(const graph::Node& node, graph::Axis axis,
                                    const std::vector<graph::Signature>& lawful,
-                                   const std::vector<plan::Layout>& layouts) const;
+                                   const std::vector<plan::Layout>& layouts, bool detours) const;
 
   const graph::Graph& graph_;
   const PlacementOptions& options_;

@@ -125,6 +125,7 @@ class Differentiator {
   void Contribute(ValueId value, ValueId gradient, const std::string& by) {
     const Pin pin = graph_.value(value).pin;
     if (pin != Pin::kNone) graph_.value(gradient).pin = pin;
+    graph_.value(gradient).type.dims = graph_.value(value).type.dims;
     ValueId& sum = gradients_[static_cast<size_t>(value)];
     if (sum == kNoValue) {
       sum = gradient;

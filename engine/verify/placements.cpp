@@ -1,6 +1,9 @@
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "engine/graph/op.h"
 #include "engine/ops/expert_passes.h"
@@ -39,6 +42,7 @@ class PlacementVerifier {
                         NameOfAxis(split.axis), split.dim);
       }
     }
+    RETURN_IF_ERROR(OneLayoutEach());
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
       for (const plan::Segment& segment : plan_.stages[s].segments) {
         for (size_t i = 0; i < segment.instructions.size(); ++i) {
@@ -59,6 +63,19 @@ class PlacementVerifier {
   }
 
  private:
+  // Programs read the same bytes of a parameter or a state: these lie the same way in all of them.
+  absl::Status OneLayoutEach() const {
+    absl::flat_hash_map<std::string, const plan::LocalValue*> first;
+    for (const plan::LocalValue& value : plan_.values) {
+      if (value.kind != graph::ValueKind::kParameter && value.kind != graph::ValueKind::kState) continue;
+      const plan::LocalValue& before = *first.try_emplace(value.name, &value).first->second;
+      if (!(before.layout == value.layout))
+        return Internal("{} has the layouts {} and {}", value.name, before.layout.ToString(),
+                        value.layout.ToString());
+    }
+    return absl::OkStatus();
+  }
+
   const plan::Layout& LayoutOf(const plan::BufferRef& ref) const { return ValueOf(plan_, ref).layout; }
 
   // How many rows of experts a rank has of it; −1: its dims are others.

@@ -37,7 +37,8 @@ absl::Status VerifyCoverage(const plan::Plan& plan);
 absl::Status VerifyStates(const plan::Plan& plan);
 
 // Every op's placements are one of its signatures along every axis; every conversion is the collective that
-// its two placements call for, over the right group and with the right reduction.
+// its two placements call for, over the right group and with the right reduction. Parameters and states lie the same way in
+// all programs.
 absl::Status VerifyPlacements(const plan::Plan& plan);
 
 // Every gradient is summed exactly once over every axis on which it is partial, tied ones once over the

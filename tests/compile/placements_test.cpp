@@ -4,7 +4,10 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
+#include "engine/driver/compile_recipe.h"
+#include "engine/model/load.h"
 #include "engine/verify/verify.h"
 #include "tests/graphs/graphs.h"
 #include "tests/plan/plans.h"
@@ -31,7 +34,85 @@ Counts CollectivesOf(const plan::Plan& plan, const std::string& segment_name, co
   return counts;
 }
 
+// A model of one block of these steps, of x[B, S, D], with D 32, C 48, F 64 and 4 heads of 8 elements.
+recipe::Recipe OfBlock(const std::string& steps, const std::vector<std::string>& sets) {
+  const recipe::LoadResult loaded = model::LoadText(R"(
+    [model]
+    dims = { D = 32, L = 2, H = 4, E = 8, C = 48, F = 64, V = 256 }
+    inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+    main = [
+      { do = "embedding", as = "emb", of = "tokens", rows = "V", width = "D" },
+      { do = "stack", as = "layers", repeat = "L", layer = ["b"] },
+      { do = "linear", as = "head", out = ["V"] },
+      { do = "cross_entropy", as = "loss" },
+    ]
+    [block.b]
+    steps = [)" + steps + R"(
+      { do = "residual", as = "r", of = ["x", "up"], to = "x" },
+    ]
+    [data]
+    source = "random"
+    sequence_length = 64
+    [optimizer]
+    learning_rate = 1e-3
+    [training]
+    global_batch = 8
+    micro_batch = 2
+    iterations = 5
+    [evaluation]
+    interval = 5
+    iterations = 1
+  )",
+                                                    "block.toml", {.sets = sets, .root = ""});
+  for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
+  REQUIRE(loaded.ok());
+  return loaded.recipe;
+}
+
+// The layout of the parameter or state of this name, which all programs of a verified plan share.
+std::string LayoutOf(const plan::Plan& plan, const std::string& name) {
+  int programs = 0;
+  std::string layout;
+  for (const plan::LocalValue& value : plan.values) {
+    if (value.name != name) continue;
+    if (programs++ > 0) CHECK(value.layout.ToString() == layout);
+    layout = value.layout.ToString();
+  }
+  CAPTURE(name);
+  CHECK(programs > 1);
+  return layout;
+}
+
 }  // namespace
+
+// Dropout is in training alone, and to split what it reads makes another signature of the product behind it the cheapest.
+TEST_CASE("placements: parameters lie in evaluation as in training") {
+  const recipe::Recipe recipe = OfBlock(R"(
+      { do = "linear", as = "fc1", of = "x", out = ["F"] },
+      { do = "act", as = "a", act = "silu" },
+      { do = "linear", as = "down", out = ["C"] },
+      { do = "dropout", as = "drop", p = 0.1 },
+      { do = "linear", as = "up", out = ["D"] },)",
+                                        {"model.dims.D=16", "model.dims.C=32", "parallelism.tp=2"});
+  const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  CHECK(LayoutOf(*plan, "layers.0.up.weight") == "tp:S(1)");
+}
+
+// Prompts are split along cp and single tokens are not.
+TEST_CASE("placements: parameters and caches lie the same way for prompts and for single tokens") {
+  const recipe::Recipe recipe = OfBlock(R"(
+      { do = "linear", as = "qkv", of = "x", out = ["H", 3, "E"] },
+      { do = "qkv_split", as = "s", to = ["q","k","v"] },
+      { do = "attention", as = "core", of = ["q","k","v"] },
+      { do = "linear", as = "down", out = ["C"] },
+      { do = "linear", as = "up", out = ["D"] },)",
+                                        {"parallelism.tp=2", "parallelism.cp=2"});
+  const absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(
+      recipe, {}, {.slots = 2, .context = 64, .prefill_tokens = {16, 64}, .decode_batches = {1, 2}});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  LayoutOf(*plan, "layers.0.up.weight");
+}
 
 TEST_CASE("placements: tp alone gives Megatron's f and g, and nothing else in a layer") {
   for (const bool llama : {false, true}) {

@@ -66,6 +66,20 @@ TEST_CASE("mutation: forms and programs of generation") {
             [](plan::Plan& plan) { plan.stages[1].ends[5] = {}; });
 }
 
+TEST_CASE("mutation: a parameter that lies another way in one program") {
+  RefusedAs("layers.0.mlp.down.weight has the layouts ", [](plan::Plan& plan) {
+    plan::LocalValue* last = nullptr;
+    for (plan::LocalValue& value : plan.values) {
+      if (value.name == "layers.0.mlp.down.weight") last = &value;
+    }
+    REQUIRE(last != nullptr);
+    plan::Layout layout(last->layout.dims());
+    layout.Set(graph::Axis::kTp, graph::Placement::S(last->layout.At(graph::Axis::kTp).dim == 0 ? 1 : 0));
+    last->layout = layout;
+    last->local = layout.LocalShape(last->shape, plan.mesh);
+  });
+}
+
 TEST_CASE("mutation: caches") {
   RefusedAs("overlaps", [](plan::Plan& plan) {
     std::vector<plan::State>& states = plan.stages[0].states;
