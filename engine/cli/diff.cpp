@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "engine/base/file.h"
 #include "engine/base/print.h"
+#include "engine/checkpoint/compare.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/read.h"
 #include "engine/cli/check_plan.h"
@@ -52,13 +54,18 @@ absl::StatusOr<Input> ReadPlan(const std::string& file) {
   return Input{Input::Kind::kPlan, std::move(text), file};
 }
 
+bool IsCheckpoint(const std::string& path) {
+  std::error_code error;
+  return fs::exists(checkpoint::JoinPath(path, checkpoint::kManifestName), error);
+}
+
 absl::StatusOr<Input> Read(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     if (fs::path(path).extension() != ".json") return Input{Input::Kind::kRecipe, ""};
     return ReadPlan(path);
   }
-  if (fs::exists(checkpoint::JoinPath(path, checkpoint::kManifestName), error)) {
+  if (IsCheckpoint(path)) {
     ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(path));
     return Input{Input::Kind::kKeptRecipe, reader.metadata().recipe_toml};
   }
@@ -114,8 +121,7 @@ recipe::LoadOptions Joined(recipe::LoadOptions both, const recipe::LoadOptions& 
 // The folder of a Hugging Face model, and of nothing of ours.
 bool IsModel(const std::string& path) {
   std::error_code error;
-  return hf::IsModelFolder(path) &&
-         !fs::exists(checkpoint::JoinPath(path, checkpoint::kManifestName), error) &&
+  return hf::IsModelFolder(path) && !IsCheckpoint(path) &&
          !fs::exists(fs::path(path) / driver::kPlanName, error);
 }
 
@@ -156,20 +162,42 @@ absl::StatusOr<study::Side> OpenSide(char letter, const std::string& path,
   return side;
 }
 
+// What two checkpoints hold; nothing where not both sides are checkpoints.
+absl::StatusOr<std::optional<checkpoint::Differences>> Contents(const DiffArguments& arguments) {
+  if (!IsCheckpoint(arguments.a) || !IsCheckpoint(arguments.b)) return std::nullopt;
+  ASSIGN_OR_RETURN(const checkpoint::Reader a, checkpoint::Reader::Open(arguments.a));
+  ASSIGN_OR_RETURN(const checkpoint::Reader b, checkpoint::Reader::Open(arguments.b));
+  return checkpoint::Compare(a, b);
+}
+
+std::string TextOf(const study::Comparison& comparison,
+                   const std::optional<checkpoint::Differences>& contents, const std::string& format) {
+  if (format == "json") {
+    nlohmann::ordered_json json = ToJson(comparison);
+    if (contents) json["checkpoint"] = checkpoint::ToJson(*contents);
+    // A file name need not be UTF-8.
+    return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  const bool is_markdown = format == "markdown";
+  const std::string text = is_markdown ? ToMarkdown(comparison) : ToText(comparison);
+  return contents ? text + checkpoint::ToText(*contents, is_markdown) : text;
+}
+
 int Diff(const DiffArguments& arguments) {
   if (IsModel(arguments.a) || IsModel(arguments.b)) return DiffModels(arguments);
   const absl::StatusOr<study::Side> a = OpenSide('a', arguments.a, Joined(arguments.load, arguments.load_a));
   const absl::StatusOr<study::Side> b = OpenSide('b', arguments.b, Joined(arguments.load, arguments.load_b));
   if (!a.ok() || !b.ok()) return kNoComparison;
-  const study::Comparison comparison = study::Compare(*a, *b);
-  // A file name need not be UTF-8.
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
-  const std::string text = arguments.format == "json"
-                               ? ToJson(comparison).dump(2, ' ', false, kReplace) + "\n"
-                           : arguments.format == "markdown" ? ToMarkdown(comparison)
-                                                            : ToText(comparison);
-  std::fputs(text.c_str(), stdout);
-  return arguments.exit_code && !comparison.empty() ? kDifferent : 0;
+  const absl::StatusOr<std::optional<checkpoint::Differences>> contents = Contents(arguments);
+  if (!contents.ok()) {
+    Print(stderr, "engine diff: {}\n", Message(contents.status()));
+    return kNoComparison;
+  }
+  study::Comparison comparison = study::Compare(*a, *b);
+  comparison.more_differs = *contents && !(*contents)->empty();
+  std::fputs(TextOf(comparison, *contents, arguments.format).c_str(), stdout);
+  const bool is_different = !comparison.empty() || comparison.more_differs;
+  return arguments.exit_code && is_different ? kDifferent : 0;
 }
 
 }  // namespace

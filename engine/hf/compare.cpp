@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
-#include "engine/base/half.h"
 #include "engine/base/status.h"
 #include "engine/hf/folder.h"
 #include "engine/hf/model_folder.h"
@@ -44,65 +42,37 @@ void CompareConfigs(const nlohmann::json& a, const nlohmann::json& b, ModelDiffe
   }
 }
 
-bool IsFloat(StoredType type) {
-  return type == StoredType::kF64 || type == StoredType::kF32 || type == StoredType::kBF16 ||
-         type == StoredType::kF16;
+// The type whose numbers can be subtracted; nothing where bytes are compared.
+std::optional<DType> FloatOf(const StoredTensor& tensor) {
+  const std::optional<DType> dtype = DTypeOf(tensor.type);
+  return dtype && checkpoint::IsFloat(*dtype) ? dtype : std::nullopt;
 }
 
-template <typename T>
-T At(const std::byte* data, std::int64_t element) {  // of no alignment
-  T value;
-  std::memcpy(&value, data + element * static_cast<std::int64_t>(sizeof(T)), sizeof value);
-  return value;
-}
-
-double NumberAt(StoredType type, const std::byte* data, std::int64_t element) {
-  switch (type) {
-    case StoredType::kF64:
-      return At<double>(data, element);
-    case StoredType::kF32:
-      return static_cast<double>(At<float>(data, element));
-    case StoredType::kBF16:
-      return static_cast<double>(FloatFromBFloat16(At<std::uint16_t>(data, element)));
-    default:
-      return static_cast<double>(FloatFromHalf(At<std::uint16_t>(data, element)));
-  }
-}
-
-void CompareNumbers(const Folder::Entry& a, const Folder::Entry& b, ModelDifferences::Tensor* difference) {
+void CompareNumbers(const Folder::Entry& a, DType type_a, const Folder::Entry& b, DType type_b,
+                    checkpoint::TensorDifference* difference) {
   const std::byte* of_a = a.file->DataOf(*a.tensor).data();
   const std::byte* of_b = b.file->DataOf(*b.tensor).data();
-  const std::int64_t width_a = BitsOf(a.tensor->type) / 8, width_b = BitsOf(b.tensor->type) / 8;
+  const std::int64_t width_a = SizeOf(type_a), width_b = SizeOf(type_b);
   for (std::int64_t begin = 0; begin < difference->elements; begin += kElementsAtATime) {
     const std::int64_t count = std::min(kElementsAtATime, difference->elements - begin);
     a.file->Prefetch(*a.tensor, begin * width_a, count * width_a);
     b.file->Prefetch(*b.tensor, begin * width_b, count * width_b);
-    const bool same_type = a.tensor->type == b.tensor->type;
-    if (same_type && std::memcmp(of_a + begin * width_a, of_b + begin * width_b,
-                                 static_cast<std::size_t>(count * width_a)) == 0)
-      continue;
-    for (std::int64_t i = begin; i < begin + count; ++i) {
-      const double x = NumberAt(a.tensor->type, of_a, i), y = NumberAt(b.tensor->type, of_b, i);
-      if (!std::isnan(x)) difference->of = std::max(difference->of, std::abs(x));
-      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
-      ++difference->differ;
-      const double apart = std::abs(x - y);
-      difference->largest =
-          std::isnan(apart) ? std::numeric_limits<double>::infinity() : std::max(difference->largest, apart);
-    }
+    checkpoint::AddDifferences(type_a, of_a + begin * width_a, type_b, of_b + begin * width_b, count,
+                               difference);
   }
 }
 
 // Nothing where they have the same numbers.
-std::optional<ModelDifferences::Tensor> CompareTensors(const std::string& name, const Folder::Entry& a,
-                                                       const Folder::Entry& b) {
-  ModelDifferences::Tensor difference{.name = name, .what = "", .elements = a.tensor->shape.elements()};
+std::optional<checkpoint::TensorDifference> CompareTensors(const std::string& name, const Folder::Entry& a,
+                                                           const Folder::Entry& b) {
+  checkpoint::TensorDifference difference{.name = name, .what = "", .elements = a.tensor->shape.elements()};
   if (a.tensor->shape != b.tensor->shape) {
     difference.what = fmt::format("{} and {}", a.tensor->shape.ToString(), b.tensor->shape.ToString());
     return difference;
   }
-  if (IsFloat(a.tensor->type) && IsFloat(b.tensor->type)) {
-    CompareNumbers(a, b, &difference);
+  const std::optional<DType> float_a = FloatOf(*a.tensor), float_b = FloatOf(*b.tensor);
+  if (float_a && float_b) {
+    CompareNumbers(a, *float_a, b, *float_b, &difference);
     a.file->Release(*a.tensor);
     b.file->Release(*b.tensor);
     return difference.differ > 0 ? std::optional(difference) : std::nullopt;
@@ -121,12 +91,6 @@ std::optional<ModelDifferences::Tensor> CompareTensors(const std::string& name, 
 }
 
 std::string OrDash(const std::string& value) { return value.empty() ? "–" : value; }
-
-std::string NumbersOf(const ModelDifferences::Tensor& tensor) {
-  if (!tensor.what.empty()) return tensor.what;
-  return fmt::format("{:.3g} of {:.3g}, {} of {} numbers", tensor.largest, tensor.of, tensor.differ,
-                     tensor.elements);
-}
 
 }  // namespace
 
@@ -170,33 +134,16 @@ std::string ToText(const ModelDifferences& differences, const std::string& a, co
                        : fmt::format("  {}: {} → {}\n", key.key, OrDash(key.a), OrDash(key.b));
     }
   }
-  if (!differences.tensors.empty()) {
-    text += markdown ? "\n| tensor | largest difference |\n|---|---|\n"
-                     : "\ntensors: largest difference of the largest number\n";
-    for (const ModelDifferences::Tensor& tensor : differences.tensors) {
-      text += markdown ? fmt::format("| {} | {} |\n", tensor.name, NumbersOf(tensor))
-                       : fmt::format("  {}: {}\n", tensor.name, NumbersOf(tensor));
-    }
-  }
+  text += checkpoint::ToText(differences.tensors, markdown);
   return text + fmt::format("\n{} tensors have the same numbers\n", differences.equal);
 }
 
 nlohmann::json ToJson(const ModelDifferences& differences) {
   nlohmann::json json = {{"config", nlohmann::json::array()},
-                         {"tensors", nlohmann::json::array()},
+                         {"tensors", checkpoint::ToJson(differences.tensors)},
                          {"equal_tensors", differences.equal}};
   for (const ModelDifferences::Key& key : differences.keys)
     json["config"].push_back({{"key", key.key}, {"a", key.a}, {"b", key.b}});
-  for (const ModelDifferences::Tensor& tensor : differences.tensors) {
-    // JSON has no infinity.
-    const nlohmann::json largest = std::isfinite(tensor.largest) ? nlohmann::json(tensor.largest) : nullptr;
-    json["tensors"].push_back({{"name", tensor.name},
-                               {"what", tensor.what},
-                               {"largest_difference", largest},
-                               {"largest_number", tensor.of},
-                               {"numbers_that_differ", tensor.differ},
-                               {"numbers", tensor.elements}});
-  }
   return json;
 }
 

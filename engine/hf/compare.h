@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/tensor_difference.h"
+
 namespace engine::hf {
 
 struct ModelDifferences {
@@ -15,16 +17,9 @@ struct ModelDifferences {
     std::string key;   // "rope_scaling.factor"
     std::string a, b;  // as JSON; empty: it is not there
   };
-  struct Tensor {
-    std::string name;
-    std::string what;    // other shapes or types, or that one side lacks it; empty: numbers alone
-    double largest = 0;  // difference of two numbers; infinite where one is a NaN and the other is none
-    double of = 0;       // the largest number of a, without its sign
-    std::int64_t differ = 0, elements = 0;
-  };
   std::vector<Key> keys;
-  std::vector<Tensor> tensors;  // those that differ, by name
-  std::int64_t equal = 0;       // tensors with the same numbers, whatever they are stored as
+  std::vector<checkpoint::TensorDifference> tensors;  // those that differ, by name
+  std::int64_t equal = 0;  // tensors with the same numbers, whatever they are stored as
 
   bool empty() const { return keys.empty() && tensors.empty(); }
 };

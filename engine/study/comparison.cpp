@@ -248,7 +248,7 @@ std::vector<Row> RowsOfTasks(const std::vector<TaskDifference>& tasks) {
 std::string PlanText(const Comparison& c) {
   std::string text = fmt::format("a  {}\nb  {}\n{}\n", c.a, c.b, PlansText(c));
   if (!c.settings_known) text += fmt::format("{}\n", kNoSettings);
-  if (c.empty()) return text + "no difference\n";
+  if (c.empty()) return text + (c.more_differs ? "no setting differs\n" : "no difference\n");
   if (!c.settings.empty()) {
     std::vector<Row> rows;
     for (const SettingChange& s : c.settings) {
@@ -274,7 +274,7 @@ std::string PlanText(const Comparison& c) {
 std::string PlanMarkdown(const Comparison& c) {
   std::string text = fmt::format("### {} → {}\n\n{}\n", Code(c.a), Code(c.b), PlansText(c));
   if (!c.settings_known) text += fmt::format("\n{}\n", kNoSettings);
-  if (c.empty()) return text + "\nNo difference.\n";
+  if (c.empty()) return text + (c.more_differs ? "\nNo setting differs.\n" : "\nNo difference.\n");
   if (!c.settings.empty()) text += "\n| setting | a | b | from |\n|---|---|---|---|\n";
   for (const SettingChange& s : c.settings) {
     text += fmt::format("| {} | {} | {} | {} → {} |\n", Code(s.key), Code(s.a), Code(s.b), Code(s.a_origin),

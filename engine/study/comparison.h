@@ -43,6 +43,8 @@ struct Comparison {
   std::vector<SettingChange> settings;
   std::vector<predict::Effect> effects;
   std::vector<TaskDifference> tasks = {};  // of runs; equal ones too
+  // Something else differs that the caller tells: what two checkpoints hold. Then no text says that there is no difference.
+  bool more_differs = false;
 
   bool empty() const { return settings.empty() && effects.empty() && a_hash == b_hash; }
 };

@@ -75,6 +75,27 @@ TEST_CASE("diff: a recipe, its plan, a run of it and that run's checkpoint are t
   CHECK(Contains(origin["settings"][0]["a_origin"].get<std::string>(), "tiny.toml:3:10"));
 }
 
+TEST_CASE("diff: two checkpoints of a run differ in where they stand and in their tensors") {
+  const TinyRun tiny;
+  const ProgramResult run = RunProgram("run " + tiny.recipe + " --out " + tiny.out);
+  REQUIRE_MESSAGE(run.exit_code == 0, run.output);
+  const std::string a = tiny.out + "/checkpoints/iteration_0000004";
+  const std::string b = tiny.out + "/checkpoints/iteration_0000008";
+  const std::string text = Diffed({a, b, "--exit-code"}, 1);
+  CHECK(Contains(text, "\nno setting differs\n"));
+  CHECK(Contains(text, "\ncheckpoint\n  iteration: 4 → 8\n  consumed samples: 16 → 32\n"));
+  CHECK(Contains(text, "\ntensors: largest difference of the largest number\n"));
+  CHECK(Contains(Diffed({a, b, "--format", "markdown"}, 0), "| iteration | 4 | 8 |\n"));
+  const nlohmann::json json = nlohmann::json::parse(Diffed({a, b, "--format", "json"}, 0));
+  CHECK(json["settings"].empty());
+  CHECK(json["checkpoint"]["metadata"][0] == nlohmann::json{{"name", "iteration"}, {"a", "4"}, {"b", "8"}});
+  CHECK(!json["checkpoint"]["tensors"].empty());
+  const nlohmann::json same = nlohmann::json::parse(Diffed({b, b, "--format", "json", "--exit-code"}, 0));
+  CHECK(same["checkpoint"]["tensors"].empty());
+  CHECK(same["checkpoint"]["equal_tensors"] > 0);
+  CHECK(!nlohmann::json::parse(Diffed({tiny.recipe, b, "--format", "json"}, 0)).contains("checkpoint"));
+}
+
 TEST_CASE("diff: what experts differ in is named by the step's attribute") {
   const std::string recipe = SourcePath("recipes/mixtral-s-1gpu.toml");
   const nlohmann::json json = nlohmann::json::parse(

@@ -120,6 +120,16 @@ TEST_CASE("comparison: neighbouring stages that change alike share a heading; te
   CHECK(Has(ToMarkdown(made), "| `data.split` | `\"a\\|b\"` | `\"c'd\"` | `x` → `y` |\n"));
 }
 
+TEST_CASE("comparison: that there is no difference is not said where something else differs") {
+  Comparison made;
+  CHECK(Has(ToText(made), "\nno difference\n"));
+  CHECK(Has(ToMarkdown(made), "\nNo difference.\n"));
+  made.more_differs = true;
+  CHECK(Has(ToText(made), "\nno setting differs\n"));
+  CHECK(Has(ToMarkdown(made), "\nNo setting differs.\n"));
+  CHECK(made.empty());
+}
+
 TEST_CASE("comparison: FLOPs have a unit of their own, and values that read the same are left to JSON") {
   CHECK(FactText(predict::Unit::kFlops, 52.56e9) == "52.56 GFLOP");
   CHECK(FactText(predict::Unit::kFlops, 512) == "512 FLOP");
