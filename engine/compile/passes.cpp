@@ -224,7 +224,8 @@ absl::Status ParametersPass(Compilation* c) {
                                .unit = made_by->unit,
                                .classes = metric.classes,
                                .first = first_number,
-                               .of_labels = metric.of_labels});
+                               .of_labels = metric.of_labels,
+                               .has_terms = metric.has_terms});
   }
   for (const ProgramGraph* program : c->programs()) {
     LinkParameters(program->logical, program->cut, &c->plan);

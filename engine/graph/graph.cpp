@@ -105,14 +105,15 @@ ValueId Graph::AddState(std::string name, TensorType type, StateSpec spec) {
   return id;
 }
 
-ValueId Graph::AddMetric(std::string name, double count, double weight, bool of_labels) {
+ValueId Graph::AddMetric(std::string name, double count, double weight, bool of_labels, bool has_terms) {
   const ValueId sum = AddAccumulator(name, {.shape = {}, .dtype = DType::kF64}, kNoValue);
   metrics_.push_back({.name = std::move(name),
                       .sum = sum,
                       .count = count,
                       .weight = weight,
                       .classes = 0,
-                      .of_labels = of_labels});
+                      .of_labels = of_labels,
+                      .has_terms = has_terms});
   return sum;
 }
 
@@ -123,7 +124,8 @@ ValueId Graph::AddCounts(std::string name, std::int64_t classes, double count) {
                       .count = count,
                       .weight = 0,
                       .classes = classes,
-                      .of_labels = false});
+                      .of_labels = false,
+                      .has_terms = false});
   return sum;
 }
 

@@ -135,6 +135,8 @@ struct Metric {
   std::int64_t classes = 0;  // of which the sum has a number each; 0: it is one number
   // Its terms are of labels, and `count` is right where all of them count (plan/control.h, kLabelFactor).
   bool of_labels = false;
+  // Of labels, and its terms are more than their cross entropy: label smoothing, or a z-loss.
+  bool has_terms = false;
 };
 
 // Of each place of a sample, both f32 [B, S], as ops/cross_entropy.cpp defines them (token_score).
@@ -238,7 +240,8 @@ class Graph {
   const Parameter* FindParameter(ValueId value) const;
 
   // Makes the metric's accumulator.
-  ValueId AddMetric(std::string name, double count, double weight, bool of_labels = false);
+  ValueId AddMetric(std::string name, double count, double weight, bool of_labels = false,
+                    bool has_terms = false);
   // The same of a metric that counts how often each of `classes` classes comes, and is only watched: f64[classes]. `count`:
   // of all classes together.
   ValueId AddCounts(std::string name, std::int64_t classes, double count);

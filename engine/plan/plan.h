@@ -290,6 +290,7 @@ struct PlanMetric {
   std::int64_t classes = 0;  // it has a number of each; 0: it is one number
   std::int64_t first = 0;    // where its numbers begin among those of all metrics
   bool of_labels = false;    // its terms are of labels, of which some may not count
+  bool has_terms = false;    // graph::Metric
   std::int64_t numbers() const { return classes > 0 ? classes : 1; }
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,11 +84,13 @@ void KeepDeviations(const RunContext& run, std::int64_t iteration,
   if (!status.ok()) run.reporter->Warn(fmt::format("{}: the run goes on without this file", Message(status)));
 }
 
-// The mean loss of the next tokens, nats per token: the first loss of labels, without what routers and further losses add to the objective.
-double TokenLoss(const plan::Plan& plan, const std::vector<double>& sums, std::int64_t samples) {
+// The mean cross entropy of the next tokens, nats per token: the first loss of labels, without what routers and further losses add to the
+// objective. Nothing where that loss has terms of its own (label smoothing, z-loss), of which the sum is not known apart.
+std::optional<double> TokenLoss(const plan::Plan& plan, const std::vector<double>& sums,
+                                std::int64_t samples) {
   const auto of_labels = std::find_if(plan.metrics.begin(), plan.metrics.end(),
                                       [](const plan::PlanMetric& metric) { return metric.of_labels; });
-  if (of_labels == plan.metrics.end()) return plan.Objective(sums, samples);
+  if (of_labels == plan.metrics.end() || of_labels->has_terms) return std::nullopt;
   return plan.MeanOf(static_cast<size_t>(of_labels - plan.metrics.begin()),
                      sums[static_cast<size_t>(of_labels->first)], samples);
 }

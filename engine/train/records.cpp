@@ -91,9 +91,9 @@ metrics::Record RecordOf(const EvaluationReport& report, std::int64_t consumed_s
                          .iteration = report.iteration,
                          .consumed_samples = consumed_samples,
                          .unix_seconds = UnixSeconds()};
-  record.values = {{&metrics::kValidationLoss, report.validation_loss},
-                   {&metrics::kPerplexity, std::exp(report.token_loss)},
-                   {&metrics::kEvaluationTime, report.elapsed_ms}};
+  record.values = {{&metrics::kValidationLoss, report.validation_loss}};
+  if (report.token_loss) record.values.push_back({&metrics::kPerplexity, std::exp(*report.token_loss)});
+  record.values.push_back({&metrics::kEvaluationTime, report.elapsed_ms});
   AddByName(metrics::kValidationMetric, report.metrics, record);
   for (const evaluate::TaskResult& task : report.tasks) {
     for (const evaluate::Measure& measure : task.measures) {

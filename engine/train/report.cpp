@@ -128,9 +128,10 @@ void Reporter::Log(const IterationReport& report) {
 
 void Reporter::Evaluation(const EvaluationReport& report) {
   sinks_.Write(RecordOf(report, consumed_samples_));
-  const std::string text =
-      fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {} | ",
-                  report.iteration, report.validation_loss, Perplexity(report.token_loss));
+  const std::string perplexity =
+      report.token_loss ? fmt::format("lm loss PPL: {} | ", Perplexity(*report.token_loss)) : "";
+  const std::string text = fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | {}",
+                                       report.iteration, report.validation_loss, perplexity);
   const std::string rule(text.size() + 1, '-');
   Line(rule);
   Line(text);

@@ -63,7 +63,8 @@ bool IsLogged(std::int64_t iteration, std::int64_t iterations, std::int64_t inte
 struct EvaluationReport {
   std::int64_t iteration = 0;
   double validation_loss = 0;  // nats per token; of several, plan::Plan::Objective
-  double token_loss = 0;       // of the next tokens alone: the first loss of labels
+  // The plain cross entropy of the next tokens; nothing where only its sum with other terms is known.
+  std::optional<double> token_loss = {};
   std::vector<std::pair<std::string, double>> metrics = {};  // as of IterationReport
   double elapsed_ms = 0;
   std::vector<evaluate::TaskResult> tasks = {};

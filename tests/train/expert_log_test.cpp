@@ -70,6 +70,24 @@ TEST_CASE("the perplexity of an evaluation is without what routers add to its lo
   }
 }
 
+TEST_CASE("a loss with terms of its own has no perplexity") {
+  for (const char* term : {"model.main.loss.z_loss=0.1", "model.main.loss.smoothing=0.1"}) {
+    CAPTURE(std::string(term));
+    const TempDir folder;
+    const recipe::LoadResult loaded =
+        model::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/experts.toml",
+                    {.sets = {"training.iterations=1", "schedule.kind=constant",
+                              "schedule.warmup_iterations=0", "data.source=random", "data.sequence_length=64",
+                              "evaluation.interval=1", "evaluation.iterations=1", term},
+                     .root = ""});
+    REQUIRE(loaded.ok());
+    const RunResult result = RunCaught(loaded.recipe, folder / "out");
+    REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
+    CHECK_MESSAGE(Contains(result.output, "lm loss value: "), result.output);
+    CHECK_MESSAGE(!Contains(result.output, "PPL"), result.output);
+  }
+}
+
 TEST_CASE("losses and loads of routers are of all tokens, whether their labels count or not") {
   const auto line_of = [](bool with_mask) {
     const TempDir folder;

@@ -209,6 +209,11 @@ TEST_CASE("the log's perplexity is e to the tokens' loss, whatever that is") {
   CHECK(Contains(log, "lm loss PPL: 7.200490E+10 |"));  // e^25 = 72004899337.4
   CHECK(Contains(log, "lm loss PPL: 3.086361E+241 |"));
   CHECK(Contains(log, "lm loss PPL: >1.797693E+308 |"));
+  Caught without(stdout);
+  reporter->Evaluation({.iteration = 1, .validation_loss = 2, .token_loss = {}, .elapsed_ms = 1});
+  const std::string no_perplexity = without.End();
+  CHECK(Contains(no_perplexity, "lm loss value: 2.000000E+00 |"));
+  CHECK(!Contains(no_perplexity, "PPL"));
 }
 
 TEST_CASE("notes go to standard error") {

@@ -71,7 +71,8 @@ absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
     EmitScores(step, logits, labels, statistics, !terms.items().empty());
   const double count = step.options().global_samples * static_cast<double>(labels_of_sample);
   const double weight = step.Number("weight");
-  const graph::ValueId loss = graph.AddMetric(step.path(), count, weight, /*of_labels=*/true);
+  const bool has_terms = !terms.items().empty();
+  const graph::ValueId loss = graph.AddMetric(step.path(), count, weight, /*of_labels=*/true, has_terms);
   graph::Attributes sum = {{"scale", weight / count}};
   for (const auto& [name, item] : terms.items()) sum.Set(name, item);
   graph.Emit(ops::kLossSum, step.path() + ".sum", {statistics[0], statistics[1], labels}, sum,
