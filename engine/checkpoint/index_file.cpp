@@ -59,23 +59,22 @@ absl::StatusOr<std::string> BuildIndex(const Manifest& manifest, const std::stri
   return content;
 }
 
+}  // namespace
+
 // Generous: a disk or a limit that is too small must be met here and not inside HDF5.
-std::int64_t EstimatedBytes(const Manifest& manifest) {
+std::int64_t IndexRoom(std::int64_t tensors, std::int64_t pieces) {
   constexpr std::int64_t kFileBytes = 16 << 10;
   constexpr std::int64_t kEntryBytes = 4 << 10;
-  std::int64_t bytes = kFileBytes;
-  for (const std::vector<Piece>& pieces : manifest.pieces) {
-    bytes += kEntryBytes * (1 + static_cast<std::int64_t>(pieces.size()));
-  }
-  return bytes;
+  return kFileBytes + kEntryBytes * (tensors + pieces);
 }
-
-}  // namespace
 
 absl::StatusOr<FileInfo> WriteIndexFile(const std::string& folder, const Manifest& manifest) {
   const std::string path = JoinPath(folder, kIndexName);
   ASSIGN_OR_RETURN(const File file, CreateFile(path));
-  RETURN_IF_ERROR(file.Reserve(EstimatedBytes(manifest)));
+  std::int64_t pieces = 0;
+  for (const std::vector<Piece>& of_tensor : manifest.pieces)
+    pieces += static_cast<std::int64_t>(of_tensor.size());
+  RETURN_IF_ERROR(file.Reserve(IndexRoom(static_cast<std::int64_t>(manifest.tensors.size()), pieces)));
   ASSIGN_OR_RETURN(const std::string content, BuildIndex(manifest, path));
   const auto bytes = static_cast<std::int64_t>(content.size());
   RETURN_IF_ERROR(file.WriteAt(content.data(), bytes, 0));

@@ -5,11 +5,15 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <string>
 
 #include "engine/checkpoint/manifest.h"
 
 namespace engine::checkpoint {
+
+// How much disk space the file takes at first: more than it has in the end.
+std::int64_t IndexRoom(std::int64_t tensors, std::int64_t pieces);
 
 // Writes and fsyncs FOLDER/index.h5. manifest.files, tensors and pieces must be complete but for the index
 // itself.

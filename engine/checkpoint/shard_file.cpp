@@ -95,13 +95,11 @@ absl::Status AppendPiece(const TensorInfo& tensor, const PieceToWrite& piece, Bl
                                piece.box.count.elements());
 }
 
-// More bytes than the file will have; it is cut to its true size afterwards.
-std::int64_t EstimatedBytes(const std::vector<TensorInfo>& tensors, const std::vector<PieceToWrite>& pieces) {
-  constexpr std::int64_t kFileBytes = 16 << 10;
-  constexpr std::int64_t kPieceBytes = 6 << 10;  // header, attributes, name and alignment
-  std::int64_t bytes = kFileBytes;
-  for (const PieceToWrite& piece : pieces) bytes += BytesOf(tensors[piece.tensor], piece.box) + kPieceBytes;
-  return bytes;
+// It is cut to its true size afterwards.
+std::int64_t RoomOf(const std::vector<TensorInfo>& tensors, const std::vector<PieceToWrite>& pieces) {
+  std::int64_t bytes = 0;
+  for (const PieceToWrite& piece : pieces) bytes += BytesOf(tensors[piece.tensor], piece.box);
+  return ShardRoom(bytes, static_cast<std::int64_t>(pieces.size()));
 }
 
 absl::Status WriteContent(const File& layout, const std::vector<TensorInfo>& tensors,
@@ -123,6 +121,12 @@ absl::Status WriteContent(const File& layout, const std::vector<TensorInfo>& ten
 
 }  // namespace
 
+std::int64_t ShardRoom(std::int64_t data_bytes, std::int64_t pieces) {
+  constexpr std::int64_t kFileBytes = 16 << 10;
+  constexpr std::int64_t kPieceBytes = 6 << 10;  // header, attributes, name and alignment
+  return kFileBytes + data_bytes + kPieceBytes * pieces;
+}
+
 absl::StatusOr<ShardRecord> WriteShardFile(const std::string& folder, int rank,
                                            const std::vector<TensorInfo>& tensors,
                                            const std::vector<PieceToWrite>& pieces) {
@@ -139,7 +143,7 @@ absl::StatusOr<ShardRecord> WriteShardFile(const std::string& folder, int rank,
   std::error_code error;
   if (has_own_folder) std::filesystem::create_directory(parent, error);  // unless another rank has
   if (error) return SystemError("create folder", parent, error.value());
-  ASSIGN_OR_RETURN(BlockWriter writer, BlockWriter::Create(path, EstimatedBytes(tensors, pieces)));
+  ASSIGN_OR_RETURN(BlockWriter writer, BlockWriter::Create(path, RoomOf(tensors, pieces)));
   ASSIGN_OR_RETURN(const File layout, LayOut(path, tensors, &record));
   RETURN_IF_ERROR(WriteContent(layout, tensors, pieces, &writer, &record));
   if (has_own_folder) RETURN_IF_ERROR(SyncFolder(parent));

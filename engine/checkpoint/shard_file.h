@@ -4,6 +4,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct ShardRecord {
   std::vector<int> tensors;   // of each piece
   std::vector<Piece> pieces;  // their field `file` is not set
 };
+
+// How much disk space a shard takes at first, with so many pieces of so many bytes together: more than its file has in the end.
+std::int64_t ShardRoom(std::int64_t data_bytes, std::int64_t pieces);
 
 // Writes and fsyncs the rank's file (layout.h, ShardName) below FOLDER in one pass that also computes its checksum
 // (block_writer.h). It may be called from many threads at once with different ranks.

@@ -95,6 +95,17 @@ absl::Status SetOtherAside(const std::string& root, std::int64_t iteration) {
 
 }  // namespace
 
+std::int64_t CheckpointRoom(const std::vector<TensorInfo>& tensors, std::int64_t pieces,
+                            std::int64_t shards) {
+  constexpr std::int64_t kManifestBytes = 128 << 10;  // with the recipe, without tensors
+  constexpr std::int64_t kEntryBytes = 1 << 10;       // there, of a tensor or a piece
+  const auto count = static_cast<std::int64_t>(tensors.size());
+  std::int64_t bytes = ShardRoom(0, pieces) + ShardRoom(0, 0) * (shards - 1) + IndexRoom(count, pieces) +
+                       kManifestBytes + kEntryBytes * (count + pieces);
+  for (const TensorInfo& tensor : tensors) bytes += tensor.bytes();
+  return bytes;
+}
+
 absl::Status MoveIntoPlace(const std::string& folder, const std::string& root, std::int64_t iteration) {
   const std::string place = IterationPath(root, iteration);
   RETURN_IF_ERROR(SetOtherAside(root, iteration));

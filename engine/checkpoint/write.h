@@ -15,6 +15,10 @@
 
 namespace engine::checkpoint {
 
+// The most disk space that a checkpoint takes while it is written, of so many pieces in so many shards: shards and index take more
+// at first than their files have in the end.
+std::int64_t CheckpointRoom(const std::vector<TensorInfo>& tensors, std::int64_t pieces, std::int64_t shards);
+
 // Gives a written and synced folder of ROOT the name ROOT/iteration_…. An older checkpoint of that name is exchanged in one step where the
 // file system can, and otherwise kept under a name from which RemoveLeftovers restores it; a folder there that holds another iteration
 // stays under another name.

@@ -10,8 +10,10 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "engine/base/units.h"
+#include "engine/checkpoint/write.h"
 #include "engine/state/tensors.h"
 #include "engine/train/check_copies.h"
 
@@ -69,20 +71,29 @@ absl::Status SaveOnce(const RunContext& run, const Position& position, const End
   return saver.Finish();
 }
 
+// The most that a checkpoint takes while it is written. Ranks of other processes are taken to have as many pieces as this one's.
+std::int64_t RoomOf(const RunContext& run) {
+  const std::vector<checkpoint::TensorInfo> tensors = state::TensorsOf(run.plan);
+  std::int64_t pieces = 0;
+  for (const auto& rank : run.ranks->executors())
+    pieces += static_cast<std::int64_t>(state::PiecesOf(run.plan, tensors, *rank).size());
+  const auto here = static_cast<std::int64_t>(run.ranks->executors().size());
+  const std::int64_t world = run.plan.mesh.world();
+  return checkpoint::CheckpointRoom(tensors, (pieces * world + here - 1) / here, world);
+}
+
 // What would help.
 std::string Needed(const RunContext& run, const Saver& saver) {
   const std::string root = CheckpointRoot(run.options.out);
   if (saver.LastIsInFolder())
     return fmt::format("{} has to take it; it is whole in {}", run.recipe.checkpoint.upload, root);
-  std::int64_t bytes = 0;
-  for (const checkpoint::TensorInfo& tensor : state::TensorsOf(run.plan))
-    bytes += tensor.shape.elements() * SizeOf(tensor.dtype);
+  const std::int64_t bytes = RoomOf(run);
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(run.options.out, error);
   const std::string there =
       error ? ""
             : fmt::format(", where {} are free", FormatBytes(static_cast<std::int64_t>(space.available)));
-  return fmt::format("it takes {} in {}{}", FormatBytes(bytes), root, there);
+  return fmt::format("it takes up to {} in {}{}", FormatBytes(bytes), root, there);
 }
 
 // Says once a minute what is waited for.

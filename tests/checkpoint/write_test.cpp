@@ -10,6 +10,7 @@
 #include <functional>
 #include <thread>
 
+#include "engine/checkpoint/index_file.h"
 #include "engine/checkpoint/store.h"
 #include "tests/checkpoint/testing.h"
 
@@ -50,6 +51,29 @@ TEST_CASE("ranks from many threads; the names on disk; nothing else is left") {
   REQUIRE(reader.ok());
   CHECK(reader->Verify().ok());
   CheckWholeContent(*reader);
+}
+
+TEST_CASE("the room that a checkpoint takes is more than its files have") {
+  const Scratch scratch;
+  Random random(5);
+  for (const int ranks : {1, 4}) {
+    REQUIRE(WriteSmall(scratch.path(), ranks, ranks, random).ok());
+    const std::string folder = IterationPath(scratch.path(), ranks);
+    const absl::StatusOr<Reader> reader = Reader::Open(folder);
+    REQUIRE(reader.ok());
+    std::int64_t pieces = 0;
+    for (const std::vector<Piece>& of_tensor : reader->manifest().pieces)
+      pieces += static_cast<std::int64_t>(of_tensor.size());
+    const auto manifest =
+        static_cast<std::int64_t>(std::filesystem::file_size(JoinPath(folder, kManifestName)));
+    const std::int64_t room = CheckpointRoom(reader->tensors(), pieces, ranks);
+    CHECK(room >= reader->bytes() + manifest);
+    // Shards and index take theirs at once, before they are cut to their sizes.
+    std::int64_t data = 0;
+    for (const TensorInfo& tensor : reader->tensors()) data += tensor.bytes();
+    const auto tensors = static_cast<std::int64_t>(reader->tensors().size());
+    CHECK(room >= ShardRoom(data, pieces) + (ranks - 1) * ShardRoom(0, 0) + IndexRoom(tensors, pieces));
+  }
 }
 
 TEST_CASE("equal content gives equal bytes") {
