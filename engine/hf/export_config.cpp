@@ -9,6 +9,7 @@
 #include "engine/base/status.h"
 #include "engine/hf/family.h"
 #include "engine/hf/family_def.h"
+#include "engine/recipe/shipped.h"
 
 namespace engine::hf {
 namespace {
@@ -237,6 +238,15 @@ absl::StatusOr<ExportedModel> ExportConfig(const recipe::Recipe& recipe, const j
     if (nearest != nullptr && distance(tried) >= distance(least)) continue;
     nearest = candidate;
     least = std::move(tried);
+  }
+  // Without the files that families are made of nothing was compared.
+  for (const Family* candidate : candidates) {
+    const std::string blocks(candidate->blocks);
+    if (!recipe::IsShipped(blocks)) continue;
+    const absl::Status found = recipe::FindShipped(blocks).status();
+    if (!found.ok())
+      return FailedPrecondition(
+          "files that come with the program are missing, by which it knows the families: {}", Message(found));
   }
   std::string text =
       fmt::format("no family expresses this model exactly; from {}, the nearest, it differs:", nearest->name);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <string>
@@ -450,6 +451,18 @@ dropout = { hidden = 0.1, attention = 0.1, embedding = 0.1 }
   CHECK(exported->config["mlp_bias"] == true);
   CHECK(exported->config["max_position_embeddings"] == 512);
   CHECK(exported->config["tie_word_embeddings"] == true);
+}
+
+TEST_CASE("families: that the installation's files are missing is no difference of the model") {
+  const std::string model = ModelOf(Changed(Llama2(), R"({"num_hidden_layers": 2})")).recipe;
+  const recipe::Recipe recipe = WholeRecipe(model);
+  setenv("ENGINE_DATA", "/nowhere", 1);
+  const auto exported = ExportConfig(recipe, nullptr, "llama");
+  unsetenv("ENGINE_DATA");
+  REQUIRE_FALSE(exported.ok());
+  CHECK(Message(exported.status()) ==
+        "files that come with the program are missing, by which it knows the families: "
+        "'engine:configs/blocks/llama.toml' is not in '/nowhere' (ENGINE_DATA=FOLDER names another)");
 }
 
 TEST_CASE("families: a recipe that no family expresses is refused with what differs") {
