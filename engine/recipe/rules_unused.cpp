@@ -34,6 +34,20 @@ const std::vector<Reader>& Readers() {
       {[](const Recipe& r) { return r.schedule.kind == "wsd"; },
        "schedule.kind is not \"wsd\"",
        {"schedule.wsd_decay_iterations", "schedule.wsd_decay_samples", "schedule.wsd_decay_kind"}},
+      {[](const Recipe& r) {
+         return r.schedule.warmup_iterations > 0 || r.schedule.warmup_samples > 0 ||
+                r.schedule.warmup_fraction > 0;
+       },
+       "none of schedule.warmup_iterations, warmup_samples and warmup_fraction is set, so there is no "
+       "warm-up",
+       {"schedule.warmup_init"}},
+      {[](const Recipe& r) { return r.checkpoint.interval > 0; },
+       "checkpoint.interval is 0, so the only checkpoint is that at the end, which must be written anyway",
+       {"checkpoint.required"}},
+      // "off" says no more than what happens on one rank.
+      {[](const Recipe& r) { return r.world_size() > 1 || r.parallelism.overlap != "on"; },
+       "there is one rank, so nothing is exchanged",
+       {"parallelism.overlap"}},
       {[](const Recipe& r) { return r.checkpoint.memory; },
        "checkpoint.memory is false",
        {"checkpoint.memory_interval", "checkpoint.memory_partner"}},
@@ -119,7 +133,16 @@ void AdaptersStandBesideWeights(const RuleContext& c) {
 std::vector<std::string> AllKeys() {
   std::vector<std::string> keys = {"guard",
                                    "schedule.kind",
+                                   "schedule.warmup_iterations",
+                                   "schedule.warmup_samples",
+                                   "schedule.warmup_fraction",
+                                   "checkpoint.interval",
                                    "checkpoint.memory",
+                                   "parallelism.dp",
+                                   "parallelism.tp",
+                                   "parallelism.pp",
+                                   "parallelism.cp",
+                                   "parallelism.ep",
                                    "evaluation.interval",
                                    "recompute.granularity",
                                    "training.weights_from",

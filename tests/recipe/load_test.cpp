@@ -267,6 +267,36 @@ TEST_CASE("what becomes of long documents is noted where none are packed") {
                          "\"best_fit\"\n"));
 }
 
+TEST_CASE(
+    "keys that nothing reads are noted: of a warm-up, of checkpoints between iterations, of an exchange") {
+  struct Case {
+    std::string set, reason, with;
+  };
+  const std::vector<Case> cases = {
+      {"schedule.warmup_init=1e-5",
+       "none of schedule.warmup_iterations, warmup_samples and warmup_fraction is set, so there is no "
+       "warm-up",
+       "schedule.warmup_fraction=0.1"},
+      {"checkpoint.required=true",
+       "checkpoint.interval is 0, so the only checkpoint is that at the end, which must be written anyway",
+       "checkpoint.interval=5"},
+      {"parallelism.overlap=on", "there is one rank, so nothing is exchanged", "parallelism.dp=2"}};
+  for (const Case& one : cases) {
+    CAPTURE(one.set);
+    const std::string key = one.set.substr(0, one.set.find('='));
+    const LoadResult unused = LoadBase({one.set});
+    CHECK(unused.ok());
+    REQUIRE(unused.diagnostics.size() == 1);
+    CHECK(Format(unused.diagnostics[0])
+              .starts_with(
+                  fmt::format("--set:1:{}: note: {} is not used: {}\n", key.size() + 2, key, one.reason)));
+    const LoadResult used = LoadBase({one.set, one.with});
+    CAPTURE(FirstError(used));
+    CHECK(used.diagnostics.empty());
+  }
+  CHECK(LoadBase({"parallelism.overlap=off"}).diagnostics.empty());
+}
+
 TEST_CASE("keys whose conditions do not hold are noted, and none whose conditions do") {
   struct Case {
     std::string set;                // without an effect as the recipe stands
