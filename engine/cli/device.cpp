@@ -105,8 +105,11 @@ bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {
 absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                          ProcessGroup* group) {
   if (UsesCpu(recipe, choice)) {
-    if (group == nullptr) return MakeCpuDevice(choice);
-    return group->CpuDevice(ThreadsOf(choice, group->placement().local_size));
+    const std::int64_t ranks = group == nullptr ? recipe.world_size() : group->placement().local_size;
+    state::Device device =
+        group == nullptr ? MakeCpuDevice(choice) : group->CpuDevice(ThreadsOf(choice, ranks));
+    device.shares_cores = ranks > static_cast<std::int64_t>(std::thread::hardware_concurrency());
+    return device;
   }
 #ifdef ENGINE_CUDA
   const bool has_threads = choice.one_process && recipe.world_size() > 1;

@@ -43,6 +43,8 @@ struct Device {
   std::function<std::optional<std::int64_t>()> used_bytes = {};
   // Of this process's device. Null, or nullopt: nothing is known.
   std::function<std::optional<DeviceHealth>()> health = {};
+  // More ranks compute on a host's cores than it has, so that how long a rank takes says nothing of it.
+  bool shares_cores = false;
   // Where ranks are processes: the rank that this one is, and what meets the others, whose plan must be the
   // same. Called once, before the calls above.
   std::optional<std::int64_t> rank;

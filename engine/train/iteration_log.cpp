@@ -61,6 +61,7 @@ std::optional<state::DeviceHealth> IterationLog::Health() {
 
 void IterationLog::TellSlow(const IterationReport& report,
                             const std::vector<std::optional<state::DeviceHealth>>& health) {
+  if (run_.device.shares_cores) return;
   for (const SlowRanks::Slow& slow : slow_.Add(report.rank_busy_ms)) {
     const std::optional<state::DeviceHealth>& device = health[static_cast<size_t>(slow.rank)];
     run_.reporter->Warn(

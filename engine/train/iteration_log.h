@@ -28,7 +28,7 @@ class IterationLog {
   absl::Status Flush();
 
  private:
-  // Warns of ranks that the report shows to be slow; `health`: of each rank's device.
+  // Warns of ranks that the report shows to be slow, where they have cores of their own; `health`: of each rank's device.
   void TellSlow(const IterationReport& report, const std::vector<std::optional<state::DeviceHealth>>& health);
   // Of this process's device, asked for again after some seconds.
   std::optional<state::DeviceHealth> Health();

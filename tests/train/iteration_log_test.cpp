@@ -47,7 +47,7 @@ struct ThreeRanks {
     world.OnAll([&](launch::Client&, std::int64_t rank) {
       IterationLog& log = *logs[static_cast<std::size_t>(rank)];
       executor::IterationResult result;
-      result.busy_ms = 10;
+      result.busy_ms = busy_ms[rank];
       const absl::Status told = log.Report({.iteration = iteration, .iterations = 9, .loss = 1}, {result});
       REQUIRE_MESSAGE(told.ok(), Message(told));
       REQUIRE(log.Flush().ok());
@@ -60,6 +60,7 @@ struct ThreeRanks {
   state::Device devices[3];
   RunOptions options;
   int asked[3] = {};
+  double busy_ms[3] = {10, 10, 10};
   std::vector<std::unique_ptr<RunContext>> runs;
   std::unique_ptr<Reporter> reporter;
   std::vector<std::unique_ptr<IterationLog>> logs;
@@ -86,6 +87,27 @@ TEST_CASE("iteration log: logged iterations have the clocks and temperatures of 
   CHECK(lines[1]["rank_temperature_c"].dump() == "[60.5,null,62.5]");
   CHECK(lines[1]["rank_busy_ms"].size() == 3);
   CHECK(!lines[2].contains("rank_clock_mhz"));
+}
+
+TEST_CASE("iteration log: a slow rank is warned of, but not where ranks share cores") {
+  for (const bool shares : {false, true}) {
+    CAPTURE(shares);
+    const TempDir folder;
+    std::filesystem::create_directories(folder / "run");
+    Caught output(stdout);
+    Caught notes(stderr);
+    {
+      ThreeRanks ranks(folder / "run");
+      ranks.busy_ms[2] = 40;
+      for (state::Device& device : ranks.devices) device.shares_cores = shares;
+      for (const std::int64_t iteration : {1, 2, 4, 6}) ranks.Report(iteration);
+      ranks.reporter->Close(true);
+    }
+    const std::string told = notes.End();
+    output.End();
+    CHECK(Contains(told, "warning: rank 2 is slow: its passes take 4.0 times as long as the median") ==
+          !shares);
+  }
 }
 
 TEST_CASE("iteration log: a run of one rank tells of its device, and one without such a device does not") {
