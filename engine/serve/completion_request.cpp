@@ -83,25 +83,28 @@ absl::Status ReadPrompts(const json& value, std::vector<PromptBody>* prompts) {
   return absl::OkStatus();
 }
 
-// `logprobs` may be true, which is 1, or false.
+// `logprobs` is a number here: true, of the interface of chats, does not say how many. False asks for none, as null does.
 absl::Status ReadLogprobs(const json& value, std::optional<std::int64_t>* logprobs) {
   if (value.is_null() || value == false) return absl::OkStatus();
-  std::int64_t count = 1;
-  if (value != true) RETURN_IF_ERROR(ReadWhole(value, "logprobs", 0, kMostTop, &count));
+  std::int64_t count = 0;
+  RETURN_IF_ERROR(ReadWhole(value, "logprobs", 0, kMostTop, &count));
   *logprobs = count;
   return absl::OkStatus();
 }
 
+// Any 64 bits, as a number with a sign or without one.
 absl::Status ReadSeed(const json& value, std::optional<std::uint64_t>* seed) {
   if (value.is_null()) return absl::OkStatus();
   if (value.is_number_unsigned()) {
     *seed = value.get<std::uint64_t>();
     return absl::OkStatus();
   }
-  std::int64_t number = 0;
-  RETURN_IF_ERROR(ReadWhole(value, "seed", std::numeric_limits<std::int64_t>::min(),
-                            std::numeric_limits<std::int64_t>::max(), &number));
-  *seed = static_cast<std::uint64_t>(number);
+  if (!value.is_number_integer())
+    return InvalidArgument("seed must be a whole number from {} to {}, and is {}",
+                           std::numeric_limits<std::int64_t>::min(),
+                           std::numeric_limits<std::uint64_t>::max(),
+                           Shown(value.dump(-1, ' ', true, json::error_handler_t::replace)));
+  *seed = static_cast<std::uint64_t>(value.get<std::int64_t>());
   return absl::OkStatus();
 }
 
