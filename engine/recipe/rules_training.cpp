@@ -35,9 +35,10 @@ void BatchIsWholeMicrobatches(const RuleContext& c) {
   const std::int64_t step = MicrobatchSamples(c.recipe);
   const std::string product = fmt::format("micro_batch {} × dp {} × ep {}", t.micro_batch, p.dp, p.ep);
   if (step < 0) {
-    c.Error({"training.micro_batch", "parallelism.dp"}, product + " does not fit in 63 bits");
+    c.Error({"training.micro_batch", "parallelism.dp", "parallelism.ep"},
+            product + " does not fit in 63 bits");
   } else if (!IsWhole(t, t.global_batch, step)) {
-    c.Error({"training.global_batch", "training.micro_batch", "parallelism.dp"},
+    c.Error({"training.global_batch", "training.micro_batch", "parallelism.dp", "parallelism.ep"},
             fmt::format("global_batch {} is not a multiple of {} = {}", t.global_batch, product, step),
             c.WaysOut({GlobalBatch(t.global_batch, step)}));
   }
@@ -145,7 +146,7 @@ void WholeMicrobatches(const RuleContext& c, const char* name, std::int64_t valu
   if (hint.empty())
     hint = fmt::format("{} {}", name, NearestMultiples(value, step));  // with another start, or increment
   c.Error(
-      {key, "training.rampup.start", "training.micro_batch", "parallelism.dp"},
+      {key, "training.rampup.start", "training.micro_batch", "parallelism.dp", "parallelism.ep"},
       fmt::format("rampup.{} {} is not a multiple of micro_batch {} × dp {} × ep {}{} = {}", name, value,
                   t.micro_batch, p.dp, p.ep, groups ? fmt::format(" × pp {} (interleaved)", p.pp) : "", step),
       std::move(hint));

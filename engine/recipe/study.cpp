@@ -51,6 +51,7 @@ class VariantLoader {
       CheckUpload(variant);
       CheckMetric(variant);
     }
+    CheckMetricIterations();
   }
 
  private:
@@ -105,11 +106,27 @@ class VariantLoader {
               variant.name),
           "set evaluation.interval in the base recipe, or metric = \"train_loss\""));
     }
-    if (head_.metric == kTrainLoss && recipe.iterations() < head_.metric_iterations) {
-      diagnostics_.push_back(source_.Error(
-          head_.metric_mark, fmt::format("the metric is a mean of {} iterations, but variant '{}' has {}",
-                                         head_.metric_iterations, variant.name, recipe.iterations())));
+  }
+
+  // Once for all variants, as it is one key that is wrong.
+  void CheckMetricIterations() {
+    if (head_.metric != kTrainLoss) return;
+    const Variant* shortest = nullptr;
+    std::int64_t too_short = 0;
+    for (const Variant& variant : result_.study.variants) {
+      if (variant.recipe.iterations() >= head_.metric_iterations) continue;
+      ++too_short;
+      if (shortest == nullptr || variant.recipe.iterations() < shortest->recipe.iterations())
+        shortest = &variant;
     }
+    if (shortest == nullptr) return;
+    const std::int64_t least = shortest->recipe.iterations();
+    diagnostics_.push_back(source_.Error(
+        head_.metric_iterations_mark,
+        fmt::format("the metric is a mean of {} iterations, but variant '{}' has {}{}",
+                    head_.metric_iterations, shortest->name, least,
+                    too_short > 1 ? fmt::format(", and {} more have too few", too_short - 1) : ""),
+        fmt::format("metric_iterations = {}, or less", least)));
   }
 
   const StudyHead& head_;

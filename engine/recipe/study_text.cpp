@@ -73,6 +73,7 @@ StudyHead ParseHead(const Node& table, StudyReader* reader) {
     } else if (entry.key == "metric_iterations") {
       if (!Is(entry, Node::Kind::kInteger, "an integer", reader)) continue;
       head.metric_iterations = value.integer;
+      head.metric_iterations_mark = value.mark;
       if (value.integer < 1) {
         reader->Error(value.mark,
                       fmt::format("study.metric_iterations must be at least 1, found {}", value.integer));
@@ -83,6 +84,7 @@ StudyHead ParseHead(const Node& table, StudyReader* reader) {
       reader->Unknown(entry, "key", kStudyKey, kHeadKeys);
     }
   }
+  if (head.metric_iterations_mark.line == 0) head.metric_iterations_mark = head.metric_mark;
   return head;
 }
 

@@ -25,6 +25,7 @@ struct StudyHead {
   std::string metric = kValidationLoss;
   Mark metric_mark;  // the base's where no metric is given
   std::int64_t metric_iterations = Study{}.metric_iterations;
+  Mark metric_iterations_mark;      // the metric's where they are not given
   std::vector<std::int64_t> seeds;  // empty: the base's
 };
 

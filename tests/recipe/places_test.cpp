@@ -81,4 +81,15 @@ TEST_CASE("a study where a recipe is asked for: one error, which names the comma
   CHECK(!IsStudy(folder.Write("value.toml", "study = 1\n")));
 }
 
+TEST_CASE("a batch that a --set of any degree breaks is reported at that --set") {
+  const TemporaryFolder folder;
+  const std::string path = folder.Write("base.toml", BaseRecipe());
+  for (const std::string key : {"dp", "ep"}) {
+    const LoadResult result = Load(path, {{"parallelism." + key + "=3"}, ""});
+    const std::string product = key == "dp" ? "dp 3 × ep 1" : "dp 1 × ep 3";
+    CHECK(PlaceOf(result, "global_batch 16 is not a multiple of micro_batch 2 × " + product + " = 6") ==
+          "--set:1:16 parallelism." + key + "=3");
+  }
+}
+
 }  // namespace engine::recipe

@@ -131,6 +131,11 @@ TEST_CASE("study: mistakes are told at their place, with what would be right") {
         "did you mean \"train_loss\"?");
   check("[study]\nbase = \"base.toml\"\nmetric_iterations = 0\n" + variant,
         "3:21: study.metric_iterations must be at least 1, found 0");
+  const std::string metric = "[study]\nbase = \"base.toml\"\nmetric = \"train_loss\"\n";
+  check(
+      metric + "metric_iterations = 1000\n" + variant,
+      "4:21: the metric is a mean of 1000 iterations, but variant 'base' has 100, and 1 more have too few | "
+      "metric_iterations = 100, or less");
   check(kHead + "[variants.v]\noptimizer.beta = 0.5\n",
         "6:11: unknown key 'beta' in [optimizer] | did you mean 'beta1'?");
   check(kHead + "[variants.v]\noptimizer.beta2 = 2\n",
