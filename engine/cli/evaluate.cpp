@@ -16,6 +16,7 @@
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/model/load.h"
+#include "engine/recipe/shipped.h"
 #include "engine/storage/location.h"
 #include "engine/train/model_evaluation.h"
 
@@ -42,6 +43,8 @@ absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& argumen
       return InvalidArgument("--set and --run go with a recipe, and {} is none", arguments.model);
     return train::ModelOfFolder(arguments.model, arguments.layout);
   }
+  if (!recipe::IsShipped(arguments.model) && !fs::exists(arguments.model, error))
+    return NotFound("there is no {}", arguments.model);
   recipe::Recipe none;
   const std::string layout = driver::SetLayout(arguments.layout, &none);
   if (!layout.empty()) {

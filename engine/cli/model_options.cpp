@@ -37,7 +37,7 @@ absl::StatusOr<std::string> FindModelFolder(const std::string& name) {
   std::vector<std::string> reports;
   ASSIGN_OR_RETURN(std::optional<std::string> newest, checkpoint::FindNewestWhole(root, &reports));
   for (const std::string& report : reports) Print(stderr, "note: {}\n", report);
-  if (!newest) return NotFound("{} holds no checkpoint", folder);
+  if (!newest) return NotFound("{} holds no {}checkpoint", folder, reports.empty() ? "" : "whole ");
   return *newest;
 }
 

@@ -68,7 +68,7 @@ void CheckGradients(const recipe::Node& text, const Graph& graph, std::vector<Di
 
 struct Unshared {
   std::string node;
-  std::string_view what;
+  std::string_view what, one;  // of several, and of one
   std::int64_t size = 0;
 };
 
@@ -78,7 +78,8 @@ std::optional<Unshared> NotShared(const Graph& graph, std::int64_t tp) {
   for (const graph::Node& node : graph.nodes()) {
     if (node.op->family == graph::Family::kAttention) {
       const std::int64_t heads = graph.value(node.inputs[1]).type.shape[2];
-      if (heads % tp != 0) return Unshared{node.name, "heads of keys and values", heads};
+      if (heads % tp != 0)
+        return Unshared{node.name, "heads of keys and values", "head of keys and values", heads};
     }
     if (node.op != &ops::kLinear || node.attributes.Int("adapter", 0) != 0) continue;
     const graph::TensorType& w = graph.value(node.inputs[1]).type;
@@ -90,7 +91,7 @@ std::optional<Unshared> NotShared(const Graph& graph, std::int64_t tp) {
     };
     const bool shared = (splits(o) && w.shape[o] % tp == 0) || (splits(i) && w.shape[i] % tp == 0);
     if (shared || w.meaning(o) == graph::Dim::kVocab || (!splits(o) && !splits(i))) continue;
-    return Unshared{node.name, "rows of the weight", w.shape[splits(o) ? o : i]};
+    return Unshared{node.name, "rows of the weight", "row of the weight", w.shape[splits(o) ? o : i]};
   }
   return std::nullopt;
 }
@@ -134,12 +135,17 @@ void CheckSplits(const recipe::Recipe& recipe, const Graph& graph, std::vector<D
   const std::optional<Unshared> unshared = NotShared(graph, tp);
   if (!unshared.has_value()) return;
   const recipe::Provenance& place = recipe.provenance.at("parallelism.tp");
-  diagnostics->push_back({Severity::kError, place.span,
-                          fmt::format("{} {} of {} cannot be shared by tp {} (remainder {})", unshared->size,
-                                      unshared->what, unshared->node, tp, unshared->size % tp),
-                          fmt::format("tp {}; or dims that are multiples of {}",
-                                      recipe::NearestDivisors(tp, unshared->size), tp),
-                          place.source_line, "E202"});
+  const std::string remainder =
+      unshared->size > tp ? fmt::format(" (remainder {})", unshared->size % tp) : std::string();
+  diagnostics->push_back(
+      {Severity::kError, place.span,
+       fmt::format("{} of {} cannot be shared by tp {}{}",
+                   unshared->size == 1 ? "1 " + std::string(unshared->one)
+                                       : fmt::format("{} {}", unshared->size, unshared->what),
+                   unshared->node, tp, remainder),
+       fmt::format("tp {}; or dims that are multiples of {}", recipe::NearestDivisors(tp, unshared->size),
+                   tp),
+       place.source_line, "E202"});
 }
 
 std::int64_t StreamWidth(const Graph& graph) {

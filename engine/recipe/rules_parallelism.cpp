@@ -346,9 +346,10 @@ void OffloadLeavesLayers(const RuleContext& c) {
   if (layers + kStay <= fewest) return;
   c.Error(
       {"offload.activation_layers", "model.layers", "parallelism.pp"},
-      fmt::format("activation_layers {}, but the smallest chunk of the pipeline has {}, of which {} stay on "
-                  "the device",
-                  layers, Counted(fewest, "layer"), kStay),
+      fmt::format(
+          "activation_layers {}, but the smallest chunk of the pipeline has {}, and {} of each chunk stay "
+          "on the device",
+          layers, Counted(fewest, "layer"), kStay),
       fewest > kStay ? fmt::format("activation_layers at most {}", fewest - kStay) : "activation_layers 0");
 }
 

@@ -123,6 +123,7 @@ TEST_CASE("evaluate: a recipe's layout and run, limits, samples, and what is wro
         std::string::npos);
   CHECK(error(tiny.out + " --task lambada=" + tiny.folder / "c.jsonl" + " --device cpu")
             .find("c.jsonl:1: error: the key \"text\" is missing") != std::string::npos);
+  CHECK(error(tiny.folder / "nope" + task) == "engine evaluate: there is no " + tiny.folder / "nope" + "\n");
   CHECK(error(tiny.out + " --task lambada=/nowhere/a.jsonl --device cpu") ==
         "engine evaluate: --task: cannot open /nowhere/a.jsonl: No such file or directory\n");
   CHECK(error(tiny.out + " --task /nowhere/a.toml --device cpu") ==

@@ -64,6 +64,13 @@ TEST_CASE("generate: what is refused, and how") {
   const ProgramResult damaged = RunProgram("generate " + folder.path());
   CHECK(damaged.exit_code == 1);
   CHECK(damaged.output.starts_with("engine generate: "));
+  std::filesystem::create_directories(folder / "run/checkpoints/iteration_0000004");
+  data::WriteFile(folder / "run/checkpoints/iteration_0000004/manifest.json", "{");
+  const ProgramResult all_damaged = RunProgram("generate " + folder / "run");
+  CHECK(all_damaged.exit_code == 1);
+  CHECK_MESSAGE(
+      all_damaged.output.ends_with("engine generate: " + folder / "run" + " holds no whole checkpoint\n"),
+      all_damaged.output);
   CHECK(RunProgram("generate").exit_code == 2);
   CHECK(RunProgram("generate " + folder.path() + " --temperature -1").exit_code == 2);
   CHECK(RunProgram("generate " + folder.path() + " --tokens 0").exit_code == 2);
