@@ -96,7 +96,7 @@ TEST_CASE("placements: parameters lie in evaluation as in training") {
                                         {"model.dims.D=16", "model.dims.C=32", "parallelism.tp=2"});
   const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {});
   if (!plan.ok()) FAIL(Message(plan.status()));
-  CHECK(LayoutOf(*plan, "layers.0.up.weight") == "tp:S(1)");
+  CHECK(LayoutOf(*plan, "layers.0.up.weight") == "tp:S(0)");
 }
 
 // Prompts are split along cp and single tokens are not.

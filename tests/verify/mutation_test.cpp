@@ -245,8 +245,15 @@ TEST_CASE("mutation: placements") {
         instruction.AsExchange()->reduction = graph::Reduction::kSum;
     }
   });
-  // A norm's weight is partial.
+  // A norm's weight is partial, in all programs or in one.
   Mutate(Good(), "pc", "is no lawful placement of layer_norm", [](plan::Plan& plan) {
+    const plan::Instruction& norm = At(plan, 0, "forward.0", "layer_norm");
+    const std::string weight = plan.values[static_cast<size_t>(norm.inputs[1].value)].name;
+    for (plan::LocalValue& value : plan.values) {
+      if (value.name == weight) value.layout.Set(graph::Axis::kDp, graph::Placement::P());
+    }
+  });
+  Mutate(Good(), "pc", "has the layouts dp:P and R", [](plan::Plan& plan) {
     const plan::Instruction& norm = At(plan, 0, "forward.0", "layer_norm");
     plan.values[static_cast<size_t>(norm.inputs[1].value)].layout.Set(graph::Axis::kDp,
                                                                       graph::Placement::P());
