@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/graph/activation.h"
@@ -42,7 +43,9 @@ bool MayTakeTanh(const OpDef& op) {
 }
 
 bool HasKernel(const Case& test) {
-  return backend::cuda::CudaProfile().lacks(*test.op, {}, test.attributes).empty();
+  std::vector<graph::TensorType> types;
+  for (const Input& input : test.inputs) types.push_back({.shape = input.shape, .dtype = DType::kBF16});
+  return backend::cuda::CudaProfile().lacks(*test.op, types, test.attributes).empty();
 }
 
 }  // namespace

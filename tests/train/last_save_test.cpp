@@ -97,7 +97,7 @@ TEST_CASE("the last checkpoint waits for room, and is that of a run that had it"
     CHECK_MESSAGE(result.notes.find("it is tried again for 600 s, until 2") != std::string::npos,
                   result.notes);
     CHECK(result.notes.find(" (checkpoint.final_patience): it takes up to ") != std::string::npos);
-    CHECK(result.notes.find(" KiB in " + out + "/checkpoints, where ") != std::string::npos);
+    CHECK(result.notes.find("iB in " + out + "/checkpoints, where ") != std::string::npos);
     CHECK(result.notes.find(" are free; a second signal ends the wait\n") != std::string::npos);
     CHECK(result.notes.find("training goes on") == std::string::npos);
     CHECK(Of(out, "unsaved_iteration") == std::vector<int>{4});

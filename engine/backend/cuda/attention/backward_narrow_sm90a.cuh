@@ -119,6 +119,7 @@ struct BackwardWorker {
         warp(thread / kWarp) {}
   __device__ std::uint32_t k() const { return memory.k() + worker * 64 * Form::K::kRowBytes; }
   __device__ std::uint32_t v() const { return memory.v() + worker * 64 * Form::V::kRowBytes; }
+  __device__ void Release(std::uint32_t barrier) const { ArriveAsWarp(barrier, lane); }
 
   __device__ __forceinline__ void Begin(const Ring<Form::kStages>& ring, BackwardState<Form>& s) const {
     hopper::WaitFor(memory.q_full(ring.stage), ring.parity);
@@ -133,7 +134,7 @@ struct BackwardWorker {
   __device__ __forceinline__ BlockNote EndBlock() const {
     const BlockNote note = GetNote<BlockNote>(memory.block_note());
     __syncwarp();
-    ArriveAsWarp(memory.kv_empty());
+    Release(memory.kv_empty());
     return note;
   }
 
@@ -189,9 +190,9 @@ struct BackwardWorker {
     hopper::PinAll(s.dk);
     biases.Locate(p, memory.tile_note(ring->stage), /*first_query=*/0, key);
     if constexpr (!kAddsBiasesLate) biases.Add(p, memory.block_note(), d_scores);
-    ArriveAsWarp(memory.do_empty(ring->stage));
+    Release(memory.do_empty(ring->stage));
     const std::uint32_t q_empty = memory.q_empty(ring->stage);
-    if constexpr (!Form::kOfPairs) ArriveAsWarp(q_empty);
+    if constexpr (!Form::kOfPairs) Release(q_empty);
     ring->Next();
     if constexpr (kMore) {
       hopper::WaitFor(memory.q_full(ring->stage), ring->parity);
@@ -205,7 +206,7 @@ struct BackwardWorker {
       hopper::WaitForProducts<0>();
     }
     hopper::PinAll(dq);
-    if constexpr (Form::kOfPairs) ArriveAsWarp(q_empty);  // the next biases take the place of gradients
+    if constexpr (Form::kOfPairs) Release(q_empty);  // the next biases take the place of gradients
     if constexpr (!kMore) {
       biases.Finish(p, memory.block_note());
       *end = EndBlock();

@@ -99,6 +99,7 @@ struct WideWorker {
         worker(static_cast<int>(threadIdx.x) / kWarpgroup),
         lane(static_cast<int>(threadIdx.x) % kWarp),
         warp(static_cast<int>(threadIdx.x) % kWarpgroup / kWarp) {}
+  __device__ void Release(std::uint32_t barrier) const { ArriveAsWarp(barrier, lane); }
   // How many bytes behind a tile's first row this worker's queries begin.
   __device__ std::uint32_t rows() const { return worker * Form::kScoreQueries * Q::kRowBytes; }
   __device__ std::uint32_t probabilities(std::uint32_t which) const {
@@ -175,9 +176,9 @@ struct WideWorker {
     hopper::PinAll(s.dv);
     hopper::PinAll(s.dk);
     biases.Locate(p, memory.tile_note(ring->stage), worker * Form::kScoreQueries, key);
-    ArriveAsWarp(memory.do_empty(do_ring->stage));
+    Release(memory.do_empty(do_ring->stage));
     const std::uint32_t q_empty = memory.q_empty(ring->stage);
-    if constexpr (!Form::kOfPairs) ArriveAsWarp(q_empty);
+    if constexpr (!Form::kOfPairs) Release(q_empty);
     ring->Next();
     do_ring->Next();
     if constexpr (kMore) {
@@ -192,7 +193,7 @@ struct WideWorker {
       hopper::WaitForProducts<0>();
     }
     hopper::PinAll(dq);
-    if constexpr (Form::kOfPairs) ArriveAsWarp(q_empty);  // the next biases take the place of gradients
+    if constexpr (Form::kOfPairs) Release(q_empty);  // the next biases take the place of gradients
     StoreSums(dq);
     if constexpr (kMore) {
       hopper::WaitForProducts<0>();
@@ -249,7 +250,7 @@ __device__ __forceinline__ void WorkWide(const BackwardParams& p, const Backward
     }
     const BlockNote end = GetNote<BlockNote>(memory.block_note());
     __syncwarp();
-    ArriveAsWarp(memory.kv_empty());
+    w.Release(memory.kv_empty());
     w.Store(end, s);
   }
   // The writer has told that its buffer is empty once more than anyone waited for it.

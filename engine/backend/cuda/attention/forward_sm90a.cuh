@@ -555,12 +555,17 @@ template <typename Form>
 __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const ForwardParams& p,
                                             const ForwardMemory<Form>& memory) {
   const Common& c = p.common;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
   const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
   Ring<Form::kStages> ring;
   Ring<Form::kQStages> q_ring;
   ForwardState<Form> s;
   if (worker == Form::kWorkers - 1) PassTurn<Form>(worker);
+  // Forms that pass by blocks are faster where they do not keep the lane in a register.
+  const auto release = [&](std::uint32_t barrier) {
+    ArriveAsWarp(barrier, Form::kPassesBy ? static_cast<int>(threadIdx.x) % kWarp : lane);
+  };
   [[maybe_unused]] BiasRing<Form> bias_ring;
   const auto bend = [&](const ForwardItem& item, const ForwardRows& rows, int block) {
     if constexpr (Form::kOfPairs) {
@@ -570,7 +575,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
             memory.biases(bias_ring.stage) + worker * 64 * Form::PairBiases::kRowBytes;
         const ScoreUnit unit = BendScores<Form>(c, item, rows, block, boxed, s.scores);
         __syncwarp();  // all lanes have read them
-        ArriveAsWarp(memory.biases_empty(bias_ring.stage));
+        release(memory.biases_empty(bias_ring.stage));
         bias_ring.Next();
         return unit;
       }
@@ -594,7 +599,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     if constexpr (Form::kReplacesQ) {
       if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStoresToRead<0>();
       hopper::MeetWarpgroup(4 + worker);
-      ArriveAsWarp(q_empty);
+      release(q_empty);
     }
   };
   // Gives a block of keys back that none of this warpgroup's queries sees.
@@ -602,10 +607,10 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::WaitFor(memory.k_full(ring.stage), ring.parity);
     TakeTurn<Form>(worker);  // all lanes meet
     PassTurn<Form>(worker);
-    ArriveAsWarp(memory.k_empty(ring.stage));
+    release(memory.k_empty(ring.stage));
     hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
     __syncwarp();  // no lane waits any more
-    ArriveAsWarp(memory.v_empty(ring.stage));
+    release(memory.v_empty(ring.stage));
     ring.Next();
   };
   const auto finish_without_keys = [&](const ForwardItem& item, std::uint32_t q_empty) {
@@ -613,7 +618,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     for (int i = 0; i < Form::kU / 2; ++i) s.o[i] = 0;
     if constexpr (!Form::kReplacesQ) {
       __syncwarp();  // all lanes have read the note
-      ArriveAsWarp(q_empty);
+      release(q_empty);
     }
     finish(item, q_empty);
   };
@@ -650,7 +655,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     PassTurn<Form>(worker);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
-    ArriveAsWarp(memory.k_empty(ring.stage));
+    release(memory.k_empty(ring.stage));
     weigh(item, rows, block, head, shrink);
     Pack<Form>(s.scores, s.probabilities);
     bool add = false;
@@ -670,12 +675,12 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       PassTurn<Form>(worker);
       hopper::WaitForProducts<1>();
       hopper::PinAll(s.scores);
-      ArriveAsWarp(memory.k_empty(next.stage));
+      release(memory.k_empty(next.stage));
       weigh(item, rows, block, head, shrink);
       hopper::WaitForProducts<0>();
       hopper::PinAll(s.o);
       hopper::PinAll(s.probabilities);
-      ArriveAsWarp(memory.v_empty(ring.stage));
+      release(memory.v_empty(ring.stage));
       Pack<Form>(s.scores, s.probabilities);
       if constexpr (!Form::kBounded) {
 #pragma unroll
@@ -684,7 +689,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       add = true;
       ring = next;
     }
-    if constexpr (!Form::kReplacesQ) ArriveAsWarp(q_empty);
+    if constexpr (!Form::kReplacesQ) release(q_empty);
     hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
     hopper::PinAll(s.o);
     hopper::PinAll(s.probabilities);
@@ -692,7 +697,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     IssueValues<Form>(s.probabilities, memory.v(ring.stage), s.o, add);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.o);
-    ArriveAsWarp(memory.v_empty(ring.stage));
+    release(memory.v_empty(ring.stage));
     ring.Next();
     if constexpr (Form::kPassesBy) {
       for (; block >= item.first; --block) pass_by();

@@ -163,8 +163,8 @@ inline constexpr int kArrivalsOfWarp = kWarp;
 #else
 inline constexpr int kArrivalsOfWarp = 1;
 #endif
-__device__ __forceinline__ void ArriveAsWarp(std::uint32_t barrier) {
-  if (threadIdx.x % kWarp < kArrivalsOfWarp) Arrive(barrier);
+__device__ __forceinline__ void ArriveAsWarp(std::uint32_t barrier, int lane) {
+  if (lane < kArrivalsOfWarp) Arrive(barrier);
 }
 
 // The first element of a box of tokens of a head.
