@@ -114,7 +114,7 @@ __device__ __forceinline__ int GetItem(const BackwardMemory<Form>& memory, std::
   hopper::WaitFor(memory.item_full(), parity);
   const int index = GetNote<int4>(memory.item_note()).x;
   __syncwarp();  // all lanes have read it
-  ArriveAsWarp(memory.item_empty(), static_cast<int>(threadIdx.x) % kWarp);
+  ArriveAsWarp(memory.item_empty());
   return index;
 }
 

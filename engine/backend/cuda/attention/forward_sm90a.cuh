@@ -555,16 +555,20 @@ template <typename Form>
 __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const ForwardParams& p,
                                             const ForwardMemory<Form>& memory) {
   const Common& c = p.common;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  [[maybe_unused]] const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
   const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
   Ring<Form::kStages> ring;
   Ring<Form::kQStages> q_ring;
   ForwardState<Form> s;
   if (worker == Form::kWorkers - 1) PassTurn<Form>(worker);
-  // Forms that pass by blocks are faster where they do not keep the lane in a register.
+  // Forms that pass by blocks have registers for other things than the lane.
   const auto release = [&](std::uint32_t barrier) {
-    ArriveAsWarp(barrier, Form::kPassesBy ? static_cast<int>(threadIdx.x) % kWarp : lane);
+    if constexpr (Form::kPassesBy) {
+      ArriveAsWarp(barrier);
+    } else {
+      ArriveAsWarp(barrier, lane);
+    }
   };
   [[maybe_unused]] BiasRing<Form> bias_ring;
   const auto bend = [&](const ForwardItem& item, const ForwardRows& rows, int block) {

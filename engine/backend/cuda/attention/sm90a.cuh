@@ -166,6 +166,10 @@ inline constexpr int kArrivalsOfWarp = 1;
 __device__ __forceinline__ void ArriveAsWarp(std::uint32_t barrier, int lane) {
   if (lane < kArrivalsOfWarp) Arrive(barrier);
 }
+// The same, of warps that do not keep their lane in a register.
+__device__ __forceinline__ void ArriveAsWarp(std::uint32_t barrier) {
+  if (threadIdx.x % kWarp < kArrivalsOfWarp) Arrive(barrier);
+}
 
 // The first element of a box of tokens of a head.
 struct HeadPlace {
