@@ -33,6 +33,8 @@ std::vector<Differences::Entry> CompareMetadata(const Metadata& a, const Metadat
   if (a.schedule_samples >= 0 && b.schedule_samples >= 0)
     compare("schedule samples", a.schedule_samples, b.schedule_samples);
   compare("optimizer steps", a.optimizer_steps, b.optimizer_steps);
+  compare("version of attention's draws", a.attention_draws, b.attention_draws);
+  compare("version of dropout's draws", a.dropout_draws, b.dropout_draws);
   std::set<std::string> names;
   for (const Metadata* metadata : {&a, &b}) {
     for (const auto& [name, fingerprint] : metadata->fingerprints) names.insert(name);

@@ -95,7 +95,7 @@ absl::Status AppendPiece(const TensorInfo& tensor, const PieceToWrite& piece, Bl
                                piece.box.count.elements());
 }
 
-// It is cut to its true size afterwards.
+// The file is cut to its true size afterwards.
 std::int64_t RoomOf(const std::vector<TensorInfo>& tensors, const std::vector<PieceToWrite>& pieces) {
   std::int64_t bytes = 0;
   for (const PieceToWrite& piece : pieces) bytes += BytesOf(tensors[piece.tensor], piece.box);

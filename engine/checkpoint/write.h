@@ -15,7 +15,7 @@
 
 namespace engine::checkpoint {
 
-// The most disk space that a checkpoint takes while it is written, of so many pieces in so many shards: shards and index take more
+// About the most disk space that a checkpoint takes while it is written, of so many pieces in so many shards: shards and index take more
 // at first than their files have in the end.
 std::int64_t CheckpointRoom(const std::vector<TensorInfo>& tensors, std::int64_t pieces, std::int64_t shards);
 

@@ -108,7 +108,8 @@ absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
     const std::int64_t ranks = group == nullptr ? recipe.world_size() : group->placement().local_size;
     state::Device device =
         group == nullptr ? MakeCpuDevice(choice) : group->CpuDevice(ThreadsOf(choice, ranks));
-    device.shares_cores = ranks > static_cast<std::int64_t>(std::thread::hardware_concurrency());
+    const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());  // 0: not known
+    device.shares_cores = cores > 0 && ranks > cores;
     return device;
   }
 #ifdef ENGINE_CUDA

@@ -31,10 +31,20 @@ bool MayCut(const plan::Layout& have, const plan::Layout& want, graph::Axis axis
   });
 }
 
-// Whether a dim that `split` cuts gains or loses a split of another axis.
+// Whether `split` cuts within the split that `axis` has of the same dim.
+bool IsWithin(const plan::Split& split, const plan::Layout& layout, graph::Axis axis) {
+  const auto& splits = layout.splits();
+  const auto outer = std::find(splits.begin(), splits.end(), plan::Split{axis, split.dim});
+  return outer != splits.end() && std::find(outer, splits.end(), split) != splits.end();
+}
+
+// Whether `split` cuts within the split of another axis that is to go or to come.
 bool IsInTheWay(const plan::Split& split, const plan::Layout& have, const plan::Layout& want) {
   return std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](graph::Axis axis) {
-    return axis != split.axis && Splits(have.At(axis), split.dim) != Splits(want.At(axis), split.dim);
+    if (axis == split.axis) return false;
+    const bool is_there = Splits(have.At(axis), split.dim);
+    const bool is_wanted = Splits(want.At(axis), split.dim);
+    return is_there != is_wanted && IsWithin(split, is_there ? have : want, axis);
   });
 }
 
@@ -113,8 +123,10 @@ LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const 
 
 std::int32_t LayoutConverter::Convert(std::int32_t from, const plan::Layout& want, const graph::Node& reader,
                                       bool share) {
+  constexpr int kMostSteps = 4 * static_cast<int>(graph::kAxes.size());
   std::int32_t at = from;
-  while (!(local_->value(at).layout == want)) {
+  for (int steps = 0; !(local_->value(at).layout == want); ++steps) {
+    ENGINE_CHECK(steps < kMostSteps, "{} to {}", local_->value(at).layout.ToString(), want.ToString());
     const Step step = NextStep(local_->value(at).layout, want, local_->value(at).shape);
     at = ConvertAxis(at, step.axis, step.to, reader, share);
   }

@@ -84,6 +84,8 @@ class SignatureCost {
   bool AddOutput(ValueId output, Placement made) {
     const graph::Value& value = graph_.value(output);
     if (value.kind == ValueKind::kAccumulator) return AccumulatorAccepts(output, made);
+    if (value.kind == ValueKind::kState && !local_.Undecided(output, axis_))
+      return local_.LayoutOf(output).At(axis_) == made;
     if (value.type.dims.HasSlots()) return true;  // never converted
     if (made.split() && value.type.shape[made.dim] % size_ != 0) return false;
     if (const std::optional<Placement> pin = PinOf(value, axis_, options_)) {

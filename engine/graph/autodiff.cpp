@@ -122,10 +122,20 @@ class Differentiator {
     }
   }
 
+  // Dims of a gradient of which its op does not know what they mean are those of the value. One gradient may be of several values: what it
+  // knows stays.
+  void HandOnDims(ValueId value, ValueId gradient) {
+    const TensorType& of_value = graph_.value(value).type;
+    TensorType& type = graph_.value(gradient).type;
+    for (int dim = 0; dim < type.shape.rank(); ++dim) {
+      if (type.meaning(dim) == Dim::kOther) type.dims.Set(dim, of_value.meaning(dim));
+    }
+  }
+
   void Contribute(ValueId value, ValueId gradient, const std::string& by) {
     const Pin pin = graph_.value(value).pin;
     if (pin != Pin::kNone) graph_.value(gradient).pin = pin;
-    graph_.value(gradient).type.dims = graph_.value(value).type.dims;
+    HandOnDims(value, gradient);
     ValueId& sum = gradients_[static_cast<size_t>(value)];
     if (sum == kNoValue) {
       sum = gradient;
@@ -133,6 +143,7 @@ class Differentiator {
     }
     const ValueId total = graph_.Emit1(add_, "d_" + graph_.value(value).name + "+" + by, {sum, gradient});
     graph_.value(total).pin = pin;
+    HandOnDims(value, total);
     sum = total;
   }
 

@@ -134,6 +134,20 @@ TEST_CASE("two checkpoints are compared by where they stand and tensor by tensor
   CHECK(json["equal_tensors"] == 1);
 }
 
+TEST_CASE("the largest number is that of the whole tensor, also of pieces that are equal") {
+  const std::vector<float> equal = {8, -9}, a = {1, 2}, b = {1, 3};
+  TensorDifference difference{.name = "x", .what = "", .elements = 4};
+  const auto add = [&](const std::vector<float>& of_a, const std::vector<float>& of_b) {
+    AddDifferences(DType::kF32, reinterpret_cast<const std::byte*>(of_a.data()), DType::kF32,
+                   reinterpret_cast<const std::byte*>(of_b.data()), 2, &difference);
+  };
+  add(equal, equal);
+  add(a, b);
+  CHECK(difference.of == 9);
+  CHECK(difference.differ == 1);
+  CHECK(difference.largest == 1);
+}
+
 TEST_CASE("a tensor larger than what is read at once is compared to its last number") {
   const Scratch a, b;
   constexpr std::int64_t kRow = (std::int64_t{1} << 22) + 5;

@@ -1,14 +1,18 @@
 #include "engine/compile/placements.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/compile/conversion.h"
 #include "engine/driver/compile_recipe.h"
-#include "engine/model/load.h"
 #include "engine/verify/verify.h"
+#include "tests/compile/block_recipe.h"
 #include "tests/graphs/graphs.h"
 #include "tests/plan/plans.h"
 
@@ -34,36 +38,10 @@ Counts CollectivesOf(const plan::Plan& plan, const std::string& segment_name, co
   return counts;
 }
 
-// A model of one block of these steps, of x[B, S, D], with D 32, C 48, F 64 and 4 heads of 8 elements.
+// Of these steps, of which the last one is `up`, in a layout that all of its steps allow.
 recipe::Recipe OfBlock(const std::string& steps, const std::vector<std::string>& sets) {
-  const recipe::LoadResult loaded = model::LoadText(R"(
-    [model]
-    dims = { D = 32, L = 2, H = 4, E = 8, C = 48, F = 64, V = 256 }
-    inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
-    main = [
-      { do = "embedding", as = "emb", of = "tokens", rows = "V", width = "D" },
-      { do = "stack", as = "layers", repeat = "L", layer = ["b"] },
-      { do = "linear", as = "head", out = ["V"] },
-      { do = "cross_entropy", as = "loss" },
-    ]
-    [block.b]
-    steps = [)" + steps + R"(
-      { do = "residual", as = "r", of = ["x", "up"], to = "x" },
-    ]
-    [data]
-    source = "random"
-    sequence_length = 64
-    [optimizer]
-    learning_rate = 1e-3
-    [training]
-    global_batch = 8
-    micro_batch = 2
-    iterations = 5
-    [evaluation]
-    interval = 5
-    iterations = 1
-  )",
-                                                    "block.toml", {.sets = sets, .root = ""});
+  const recipe::LoadResult loaded =
+      LoadBlock(steps + R"({ do = "residual", as = "r", of = ["x", "up"], to = "x" },)", sets);
   for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
   REQUIRE(loaded.ok());
   return loaded.recipe;
@@ -243,6 +221,78 @@ TEST_CASE("wire bytes: ring algorithms") {
   CHECK(plan::WireBytes(plan::Collective::kAllGather, 200, 800, 4) == 600);
   CHECK(plan::WireBytes(plan::Collective::kAllToAll, 800, 800, 4) == 600);
   CHECK(plan::WireBytes(plan::Collective::kSlice, 800, 200, 4) == 0);
+}
+
+// One gradient is that of both terms: what it knows of its dims stays.
+TEST_CASE("placements: terms of a sum may be split each its own way") {
+  for (const char* of : {"[\"u\", \"j\"]", "[\"j\", \"u\"]"}) {
+    CAPTURE(of);
+    const recipe::Recipe recipe = OfBlock(fmt::format(R"(
+      {{ do = "linear", as = "u", of = "x", out = ["F"] }},
+      {{ do = "linear", as = "a", of = "x", out = ["D"] }},
+      {{ do = "linear", as = "b", of = "x", out = ["D"] }},
+      {{ do = "join", as = "j", of = ["a", "b"] }},
+      {{ do = "add", as = "s", of = {} }},
+      {{ do = "linear", as = "up", of = "s", out = ["D"] }},)",
+                                                      of),
+                                          {"parallelism.tp=2"});
+    const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {});
+    CHECK_MESSAGE(plan.ok(), Message(plan.status()));
+  }
+}
+
+TEST_CASE("conversions: from every layout to every other one, each by one lawful collective") {
+  using graph::Axis;
+  using graph::Placement;
+  plan::Mesh mesh;
+  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp}) mesh.sizes[static_cast<size_t>(axis)] = 2;
+  const Shape shape = {8, 16, 8, 8};
+  const graph::Dims dims = {graph::Dim::kSample, graph::Dim::kCausalSequence, graph::Dim::kHead,
+                            graph::Dim::kFeature};
+  const auto of_axis = [](std::initializer_list<int> split, bool sums) {
+    std::vector<Placement> all = {Placement::R()};
+    for (const int dim : split) all.push_back(Placement::S(dim));
+    if (sums) all.push_back(Placement::P());
+    return all;
+  };
+  // What is partial is summed; nothing becomes partial.
+  const auto layouts = [&](bool sums) {
+    std::vector<plan::Layout> all;
+    for (const Placement& tp : of_axis({0, 1, 2, 3}, sums)) {
+      for (const Placement& cp : of_axis({1, 2}, false)) {
+        for (const Placement& dp : of_axis({0}, sums)) {
+          plan::Layout layout(dims);
+          layout.Set(Axis::kTp, tp);
+          layout.Set(Axis::kCp, cp);
+          layout.Set(Axis::kDp, dp);
+          all.push_back(layout);
+        }
+      }
+    }
+    return all;
+  };
+  const graph::Graph graph;
+  std::size_t most = 0;
+  for (const plan::Layout& have : layouts(true)) {
+    for (const plan::Layout& want : layouts(false)) {
+      CAPTURE(have.ToString());
+      CAPTURE(want.ToString());
+      LocalGraphBuilder local(graph);
+      LayoutConverter converter(&local, mesh);
+      const std::int32_t from = local.AddValue("x", {.shape = shape, .dtype = DType::kF32, .dims = dims},
+                                               have, graph::ValueKind::kActivation, graph::kNoValue);
+      const std::int32_t to = converter.Convert(from, want, {}, /*share=*/false);
+      CHECK(local.value(to).layout == want);
+      const LocalGraph made = std::move(local).Finish(mesh);
+      most = std::max(most, made.nodes.size());
+      for (const LocalNode& node : made.nodes) {
+        const plan::Layout& before = made.values[static_cast<size_t>(node.inputs[0])].layout;
+        const plan::Layout& after = made.values[static_cast<size_t>(node.outputs[0])].layout;
+        CHECK(CanConvert(before, shape, node.axis, after.At(node.axis), mesh));
+      }
+    }
+  }
+  CHECK(most <= 5);
 }
 
 }  // namespace engine::compile

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/driver/compile_recipe.h"
-#include "engine/model/load.h"
+#include "tests/compile/block_recipe.h"
 
 namespace engine::compile {
 namespace {
@@ -126,36 +126,6 @@ class BlockWriter {
   std::set<std::string> read_;
 };
 
-recipe::LoadResult Load(const std::string& block, const std::vector<std::string>& sets) {
-  return model::LoadText(R"(
-    [model]
-    dims = { D = 32, L = 2, H = 8, K = 4, E = 8, C = 48, F = 64, V = 256 }
-    inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
-    main = [
-      { do = "embedding", as = "emb", of = "tokens", rows = "V", width = "D" },
-      { do = "stack", as = "layers", repeat = "L", layer = ["b"] },
-      { do = "linear", as = "head", out = ["V"] },
-      { do = "cross_entropy", as = "loss" },
-    ]
-    [block.b]
-    steps = [
-)" + block + R"(]
-    [data]
-    source = "random"
-    sequence_length = 64
-    [optimizer]
-    learning_rate = 1e-3
-    [training]
-    global_batch = 8
-    micro_batch = 2
-    iterations = 5
-    [evaluation]
-    interval = 5
-    iterations = 1
-  )",
-                         "block.toml", {.sets = sets, .root = ""});
-}
-
 TEST_CASE("placements: blocks drawn at random have plans in all layouts") {
   const std::vector<std::vector<std::string>> layouts = {
       {"parallelism.tp=2"},
@@ -163,19 +133,21 @@ TEST_CASE("placements: blocks drawn at random have plans in all layouts") {
       {"parallelism.tp=2", "parallelism.sequence_parallel=true"},
       {"parallelism.cp=2", "parallelism.dp=2", "parallelism.zero_stage=3"},
       {"parallelism.tp=4", "parallelism.cp=2"},
+      {"parallelism.tp=2", "parallelism.cp=2", "parallelism.dp=2"},
+      {"parallelism.tp=2", "parallelism.cp=2", "parallelism.dp=2", "parallelism.sequence_parallel=true"},
       {"parallelism.tp=2", "parallelism.cp=2", "parallelism.pp=2", "parallelism.sequence_parallel=true"}};
   int plans = 0;
   for (std::uint32_t seed = 0; seed < 80; ++seed) {
     const std::string block = BlockWriter(seed).Write();
     CAPTURE(block);
-    const recipe::LoadResult alone = Load(block, {});
+    const recipe::LoadResult alone = LoadBlock(block, {});
     for (const Diagnostic& diagnostic : alone.diagnostics) {
       if (diagnostic.severity == Severity::kError) MESSAGE(Format(diagnostic));
     }
     REQUIRE(alone.ok());
     for (const std::vector<std::string>& layout : layouts) {
       CAPTURE(fmt::format("{}", fmt::join(layout, " ")));
-      const recipe::LoadResult loaded = Load(block, layout);
+      const recipe::LoadResult loaded = LoadBlock(block, layout);
       if (!loaded.ok()) continue;  // rows that so many ranks cannot share
       const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(loaded.recipe, {});
       CHECK_MESSAGE(plan.ok(), Message(plan.status()));
