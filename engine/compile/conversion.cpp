@@ -38,13 +38,20 @@ bool IsWithin(const plan::Split& split, const plan::Layout& layout, graph::Axis 
   return outer != splits.end() && std::find(outer, splits.end(), split) != splits.end();
 }
 
+// The layout with `to` along `axis`.
+plan::Layout Changed(const plan::Layout& layout, graph::Axis axis, graph::Placement to) {
+  plan::Layout after(layout.dims());
+  for (const graph::Axis other : graph::kAxes) after.Set(other, other == axis ? to : layout.At(other));
+  return after;
+}
+
 // Whether `split` cuts within the split of another axis that is to go or to come.
 bool IsInTheWay(const plan::Split& split, const plan::Layout& have, const plan::Layout& want) {
   return std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](graph::Axis axis) {
     if (axis == split.axis) return false;
     const bool is_there = Splits(have.At(axis), split.dim);
-    const bool is_wanted = Splits(want.At(axis), split.dim);
-    return is_there != is_wanted && IsWithin(split, is_there ? have : want, axis);
+    if (is_there == Splits(want.At(axis), split.dim)) return false;
+    return IsWithin(split, is_there ? have : Changed(have, axis, want.At(axis)), axis);
   });
 }
 
@@ -83,8 +90,7 @@ bool CanConvert(const plan::Layout& layout, const Shape& shape, graph::Axis axis
 
 std::optional<plan::Layout> WithPlacement(const plan::Layout& layout, const Shape& shape, graph::Axis axis,
                                           graph::Placement to, const plan::Mesh& mesh) {
-  plan::Layout after(layout.dims());
-  for (const graph::Axis other : graph::kAxes) after.Set(other, other == axis ? to : layout.At(other));
+  plan::Layout after = Changed(layout, axis, to);
   if (!after.Divides(shape, mesh)) return std::nullopt;
   return after;
 }
