@@ -85,7 +85,7 @@ TEST_CASE("placements: parameters and caches lie the same way for prompts and fo
       { do = "attention", as = "core", of = ["q","k","v"] },
       { do = "linear", as = "down", out = ["C"] },
       { do = "linear", as = "up", out = ["D"] },)",
-                                        {"parallelism.tp=2", "parallelism.cp=2"});
+                                        {"model.dims.H=4", "parallelism.tp=2", "parallelism.cp=2"});
   const absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(
       recipe, {}, {.slots = 2, .context = 64, .prefill_tokens = {16, 64}, .decode_batches = {1, 2}});
   if (!plan.ok()) FAIL(Message(plan.status()));
@@ -221,6 +221,33 @@ TEST_CASE("wire bytes: ring algorithms") {
   CHECK(plan::WireBytes(plan::Collective::kAllGather, 200, 800, 4) == 600);
   CHECK(plan::WireBytes(plan::Collective::kAllToAll, 800, 800, 4) == 600);
   CHECK(plan::WireBytes(plan::Collective::kSlice, 800, 200, 4) == 0);
+}
+
+// Queries and keys are split by heads along both axes and normalised over all heads: what tp splits lies outside of what cp does.
+TEST_CASE("placements: OLMo 2 has plans with tp and cp together") {
+  for (const char* tp : {"parallelism.tp=2", "parallelism.tp=4"}) {
+    for (const char* cp : {"parallelism.cp=2", "parallelism.cp=4"}) {
+      const recipe::LoadResult loaded = model::LoadExtendingText(R"(
+        extends = "configs/models/olmo2-7b.toml"
+        [model]
+        dims = { D = 32, L = 2, H = 8, K = 8, E = 8, F = 48, V = 257 }
+        [data]
+        source = "random"
+        sequence_length = 64
+        [optimizer]
+        learning_rate = 1e-3
+        [training]
+        global_batch = 8
+        micro_batch = 2
+        iterations = 5
+      )",
+                                                                 "olmo.toml", {.sets = {tp, cp}, .root = ""});
+      for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
+      REQUIRE(loaded.ok());
+      const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(loaded.recipe, {});
+      CHECK_MESSAGE(plan.ok(), Message(plan.status()));
+    }
+  }
 }
 
 // One gradient is that of both terms: what it knows of its dims stays.
