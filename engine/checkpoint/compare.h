@@ -1,5 +1,5 @@
-// What differs between what two checkpoints hold, in whatever layouts they were written: where their trainings stand, and the
-// numbers of their tensors (`engine diff`). Their recipes are study::Compare's.
+// The differences of two checkpoints, in whatever layouts they were written (`engine diff`): where their trainings stand, and the numbers
+// of their tensors. study::Compare compares their recipes.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -19,7 +19,7 @@ struct TensorDifference {
   std::int64_t differ = 0, elements = 0;
 };
 
-// Whose numbers AddDifferences compares; tensors of the other types are compared by their bytes.
+// Whether AddDifferences compares the numbers of tensors of this type; those of other types are compared by their bytes.
 constexpr bool IsFloat(DType dtype) {
   return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }

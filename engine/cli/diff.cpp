@@ -162,7 +162,7 @@ absl::StatusOr<study::Side> OpenSide(char letter, const std::string& path,
   return side;
 }
 
-// What two checkpoints hold; nothing where not both sides are checkpoints.
+// The differences of what two checkpoints hold; nothing where not both sides are checkpoints.
 absl::StatusOr<std::optional<checkpoint::Differences>> Contents(const DiffArguments& arguments) {
   if (!IsCheckpoint(arguments.a) || !IsCheckpoint(arguments.b)) return std::nullopt;
   ASSIGN_OR_RETURN(const checkpoint::Reader a, checkpoint::Reader::Open(arguments.a));

@@ -135,7 +135,7 @@ struct Metric {
   std::int64_t classes = 0;  // of which the sum has a number each; 0: it is one number
   // Its terms are of labels, and `count` is right where all of them count (plan/control.h, kLabelFactor).
   bool of_labels = false;
-  // Of labels, and its terms are more than their cross entropy: label smoothing, or a z-loss.
+  // Its terms are of labels, and more than the cross entropy of these: they have label smoothing, or a z-loss.
   bool has_terms = false;
 };
 

@@ -9,7 +9,23 @@
 
 namespace engine::compile {
 
-// Of these steps, of x[B, S, D].
+// The tables of a recipe beside its model: 8 samples of 64 random tokens an iteration, and an evaluation.
+inline constexpr const char* kOtherTables = R"(
+    [data]
+    source = "random"
+    sequence_length = 64
+    [optimizer]
+    learning_rate = 1e-3
+    [training]
+    global_batch = 8
+    micro_batch = 2
+    iterations = 5
+    [evaluation]
+    interval = 5
+    iterations = 1
+  )";
+
+// A model of one block of these steps, of x[B, S, D].
 inline recipe::LoadResult LoadBlock(const std::string& block, const std::vector<std::string>& sets) {
   return model::LoadText(R"(
     [model]
@@ -23,20 +39,7 @@ inline recipe::LoadResult LoadBlock(const std::string& block, const std::vector<
     ]
     [block.b]
     steps = [
-)" + block + R"(]
-    [data]
-    source = "random"
-    sequence_length = 64
-    [optimizer]
-    learning_rate = 1e-3
-    [training]
-    global_batch = 8
-    micro_batch = 2
-    iterations = 5
-    [evaluation]
-    interval = 5
-    iterations = 1
-  )",
+)" + block + "]" + kOtherTables,
                          "block.toml", {.sets = sets, .root = ""});
 }
 

@@ -227,20 +227,11 @@ TEST_CASE("wire bytes: ring algorithms") {
 TEST_CASE("placements: OLMo 2 has plans with tp and cp together") {
   for (const char* tp : {"parallelism.tp=2", "parallelism.tp=4"}) {
     for (const char* cp : {"parallelism.cp=2", "parallelism.cp=4"}) {
-      const recipe::LoadResult loaded = model::LoadExtendingText(R"(
+      const recipe::LoadResult loaded = model::LoadExtendingText(std::string(R"(
         extends = "configs/models/olmo2-7b.toml"
         [model]
         dims = { D = 32, L = 2, H = 8, K = 8, E = 8, F = 48, V = 257 }
-        [data]
-        source = "random"
-        sequence_length = 64
-        [optimizer]
-        learning_rate = 1e-3
-        [training]
-        global_batch = 8
-        micro_batch = 2
-        iterations = 5
-      )",
+      )") + kOtherTables,
                                                                  "olmo.toml", {.sets = {tp, cp}, .root = ""});
       for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
       REQUIRE(loaded.ok());

@@ -8,7 +8,8 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-// Of caps whose scores need no largest one: scores are at most 2^80, which leaves 2^47 to their sum, times values, in fp32.
+// The largest cap under which scores need no largest one: two to the power of a score is at most 2^80 then, which leaves a factor of 2^47 of
+// fp32's range to the sum of all of them times values.
 inline constexpr float kMostBound = 80.0F / kLog2E;
 
 struct ForwardParams {
