@@ -106,7 +106,7 @@ std::string GemmCacheFile() {
 }
 
 absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
-  if (recipe.world_size() > 1) {
+  if (!recipe.has_one_rank()) {
     return FailedPrecondition("the recipe's layout has {} ranks, and each GPU needs a process of its own",
                               recipe.world_size());
   }

@@ -113,7 +113,7 @@ absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
     return device;
   }
 #ifdef ENGINE_CUDA
-  const bool has_threads = choice.one_process && recipe.world_size() > 1;
+  const bool has_threads = choice.one_process && !recipe.has_one_rank();
   absl::StatusOr<state::Device> device = group != nullptr ? MakeCudaRank(recipe, choice, group)
                                          : has_threads    ? MakeCudaThreads(recipe, choice)
                                                           : MakeCudaDevice(recipe, choice);

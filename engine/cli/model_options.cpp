@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<generate::LoadedModel>> LoadModel(const generate:
   choice.one_process = true;
   absl::StatusOr<state::Device> device = MakeDevice(source.recipe, choice);
   // Too few GPUs for the layout that was asked for is a mistake; none, or another one than the run's, is not.
-  const bool asks_too_much = source.recipe.world_size() > 1 && absl::IsFailedPrecondition(device.status());
+  const bool asks_too_much = !source.recipe.has_one_rank() && absl::IsFailedPrecondition(device.status());
   if (!device.ok() && choice.kind == "auto" && !asks_too_much) {
     Print(stderr, "note: it runs on the CPU, for it was trained for {}, which is not here\n",
           source.recipe.cluster.device);

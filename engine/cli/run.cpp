@@ -184,7 +184,7 @@ int RunRecipe(RunArguments& arguments) {
   }
   options.faults = *faults;
   // Each GPU has a process of its own; a launcher has made them already.
-  const bool needed = !UsesCpu(loaded.recipe, arguments.device) && loaded.recipe.world_size() > 1;
+  const bool needed = !UsesCpu(loaded.recipe, arguments.device) && !loaded.recipe.has_one_rank();
   if (starts || (needed && !placement)) {
     const auto reload = [&arguments](const std::vector<std::string>& sets) {
       recipe::LoadOptions load = arguments.load;

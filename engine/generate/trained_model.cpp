@@ -206,7 +206,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource
   absl::StatusOr<plan::Plan> plan = driver::CompileGeneration(recipe, {.profile = device.profile}, shape);
   // A model that does not go token by token is evaluated over its whole window for each.
   const bool has_caches = plan.status().code() != absl::StatusCode::kUnimplemented;
-  if (!has_caches && recipe.world_size() > 1)
+  if (!has_caches && !recipe.has_one_rank())
     return InvalidArgument("{}; such a model runs on one rank alone", Message(plan.status()));
   if (!has_caches && recipe.generate.cache_dtype == "fp8")
     return InvalidArgument("{}; such a model has no caches that could be in fp8 (--cache-dtype auto)",

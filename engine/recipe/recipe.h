@@ -389,7 +389,11 @@ struct Recipe {
       provenance;  // by dotted key, "model.attention.heads"; every field has one
 
   bool is_text() const { return model.family == kTextFamily; }
-  // Derived, stated once. All are defined for a recipe that passed validation.
+  // Derived, stated once. All but has_one_rank() are defined only for a recipe that passed validation.
+  bool has_one_rank() const {  // computes no product, which may be more than an integer holds
+    return parallelism.dp == 1 && parallelism.tp == 1 && parallelism.pp == 1 && parallelism.cp == 1 &&
+           parallelism.ep == 1;
+  }
   std::int64_t world_size() const {
     return parallelism.dp * parallelism.tp * parallelism.pp * parallelism.cp * parallelism.ep;
   }

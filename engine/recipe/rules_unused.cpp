@@ -45,7 +45,7 @@ const std::vector<Reader>& Readers() {
        "checkpoint.interval is 0, so the only checkpoint is that at the end, which must be written anyway",
        {"checkpoint.required"}},
       // "off" says no more than what happens on one rank.
-      {[](const Recipe& r) { return r.world_size() > 1 || r.parallelism.overlap != "on"; },
+      {[](const Recipe& r) { return !r.has_one_rank() || r.parallelism.overlap != "on"; },
        "there is one rank, so nothing is exchanged",
        {"parallelism.overlap"}},
       {[](const Recipe& r) { return r.checkpoint.memory; },

@@ -65,7 +65,7 @@ absl::Status PutOn(const driver::ModelLayout& layout, recipe::Recipe* recipe) {
 
 // The longest row of any task, in multiples of 64, which kernels of attention like, where that is less than the recipe's.
 std::int64_t SequenceFor(const std::vector<evaluate::Task>& tasks, const recipe::Recipe& recipe) {
-  if (recipe.world_size() > 1) return recipe.data.sequence_length;
+  if (!recipe.has_one_rank()) return recipe.data.sequence_length;
   std::size_t longest = 1;
   for (const evaluate::Task& task : tasks) {
     for (const evaluate::Row& row : task.rows) longest = std::max(longest, row.tokens.size() - 1);
