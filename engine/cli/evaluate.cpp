@@ -43,7 +43,9 @@ absl::StatusOr<train::EvaluatedModel> OpenModel(const EvaluateArguments& argumen
       return InvalidArgument("--set and --run go with a recipe, and {} is none", arguments.model);
     return train::ModelOfFolder(arguments.model, arguments.layout);
   }
-  if (!recipe::IsShipped(arguments.model) && !fs::exists(arguments.model, error))
+  // Of a path that cannot be looked at, loading says why.
+  if (!recipe::IsShipped(arguments.model) &&
+      fs::status(arguments.model, error).type() == fs::file_type::not_found)
     return NotFound("there is no {}", arguments.model);
   recipe::Recipe none;
   const std::string layout = driver::SetLayout(arguments.layout, &none);

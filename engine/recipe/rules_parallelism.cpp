@@ -345,7 +345,8 @@ void OffloadLeavesLayers(const RuleContext& c) {
   constexpr std::int64_t kStay = 2;
   if (layers + kStay <= fewest) return;
   c.Error(
-      {"offload.activation_layers", "model.layers", "parallelism.pp"},
+      {"offload.activation_layers", "model.layers", "parallelism.pp", "parallelism.virtual_stages",
+       "parallelism.layers_per_stage"},
       fmt::format(
           "activation_layers {}, but the smallest chunk of the pipeline has {}, and {} of each chunk stay "
           "on the device",

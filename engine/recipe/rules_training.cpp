@@ -146,7 +146,8 @@ void WholeMicrobatches(const RuleContext& c, const char* name, std::int64_t valu
   if (hint.empty())
     hint = fmt::format("{} {}", name, NearestMultiples(value, step));  // with another start, or increment
   c.Error(
-      {key, "training.rampup.start", "training.micro_batch", "parallelism.dp", "parallelism.ep"},
+      {key, "training.rampup.start", "training.micro_batch", "parallelism.dp", "parallelism.ep",
+       "parallelism.pp", "parallelism.virtual_stages"},
       fmt::format("rampup.{} {} is not a multiple of micro_batch {} × dp {} × ep {}{} = {}", name, value,
                   t.micro_batch, p.dp, p.ep, groups ? fmt::format(" × pp {} (interleaved)", p.pp) : "", step),
       std::move(hint));
@@ -182,7 +183,7 @@ void ProgramIsOfSensibleLength(const RuleContext& c) {
   const std::int64_t microbatches = c.recipe.microbatches();
   const std::int64_t turns = ProductOrOverflow({microbatches, p.pp, p.virtual_stages});
   if (turns >= 0 && turns <= kMostTurns) return;
-  c.Error({"training.global_batch", "training.micro_batch", "parallelism.pp"},
+  c.Error({"training.global_batch", "training.micro_batch", "parallelism.pp", "parallelism.virtual_stages"},
           fmt::format("an iteration of {} microbatches × pp {} × virtual_stages {} has more than {} turns",
                       microbatches, p.pp, p.virtual_stages, kMostTurns),
           "a larger micro_batch; or a smaller global_batch");
@@ -196,7 +197,8 @@ void InterleavedMicrobatchesFillPipeline(const RuleContext& c) {
   const std::int64_t microbatches = c.recipe.microbatches();
   if (microbatches % p.pp == 0) return;
   const std::int64_t group = ProductOrOverflow({step, p.pp});
-  c.Error({"training.global_batch", "parallelism.pp"},
+  c.Error({"training.global_batch", "parallelism.pp", "parallelism.virtual_stages", "training.micro_batch",
+           "parallelism.dp", "parallelism.ep"},
           fmt::format(
               "the interleaved schedule needs microbatches in groups of pp {}, but global_batch {} / {} = {}",
               p.pp, t.global_batch, step, microbatches),

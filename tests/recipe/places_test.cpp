@@ -90,6 +90,26 @@ TEST_CASE("a batch that a --set of any degree breaks is reported at that --set")
     CHECK(PlaceOf(result, "global_batch 16 is not a multiple of micro_batch 2 × " + product + " = 6") ==
           "--set:1:16 parallelism." + key + "=3");
   }
+  // What the product of an interleaved pipeline has beside them.
+  const std::string chunks = folder.Write("chunks.toml", R"(
+extends = "base.toml"
+[parallelism]
+schedule = "interleaved"
+pp = 2
+virtual_stages = 2
+[offload]
+activation_layers = 1
+)");
+  const auto place = [&](const std::string& set, const std::string& message) {
+    return PlaceOf(Load(chunks, {{set}, ""}), message);
+  };
+  CHECK(
+      place("parallelism.dp=8",
+            "the interleaved schedule needs microbatches in groups of pp 2, but global_batch 16 / 16 = 1") ==
+      "--set:1:16 parallelism.dp=8");
+  CHECK(place("parallelism.virtual_stages=4",
+              "activation_layers 1, but the smallest chunk of the pipeline has 1 layer, and 2 of each chunk "
+              "stay on the device") == "--set:1:28 parallelism.virtual_stages=4");
 }
 
 }  // namespace engine::recipe
