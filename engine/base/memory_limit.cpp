@@ -9,7 +9,8 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
-#include <vector>
+
+#include "engine/base/control_group.h"
 
 namespace engine {
 namespace {
@@ -23,29 +24,6 @@ std::optional<std::int64_t> NumberFrom(std::istream&& text) {
 }
 
 std::optional<std::int64_t> NumberIn(const std::string& path) { return NumberFrom(std::ifstream(path)); }
-
-// Files that may limit this process: of its group and those above it. A container sees its own group at the
-// root, whatever /proc/self/cgroup calls it.
-std::vector<std::string> GroupFiles(const std::string& root) {
-  std::vector<std::string> files;
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "0::/a/b" of version 2, "4:memory:/a/b" of 1
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool is_v2 = controllers == ",,";
-    if (!is_v2 && controllers.find(",memory,") == std::string::npos) continue;
-    const std::string mount = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const std::string name = is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
-    for (std::string group = line.substr(second + 1); group.size() > 1 && group.front() == '/';
-         group.erase(group.rfind('/'))) {
-      files.push_back(fmt::format("{}{}{}", mount, group, name));
-    }
-    files.push_back(mount + name);
-  }
-  return files;
-}
 
 // The soft limit on address space in bytes, from /proc/self/limits (proc(5)); none where it is unlimited.
 std::optional<std::int64_t> AddressSpaceLimit(const std::string& root) {
@@ -71,7 +49,7 @@ MemoryLimit MemoryOfProcess(int processes, const std::string& root) {
   const auto take = [&](std::int64_t bytes, const std::string& source) {
     if (bytes < least.bytes) least = {bytes, source};
   };
-  for (const std::string& file : GroupFiles(root)) {
+  for (const std::string& file : PathsOf({"memory", "memory.max", "memory.limit_in_bytes"}, root)) {
     const std::optional<std::int64_t> limit = NumberIn(root + file);
     if (limit) take(*limit / processes, fmt::format("the control group of this process ({}) has", file));
   }

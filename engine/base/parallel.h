@@ -28,6 +28,4 @@ inline void ParallelPieces(int threads, size_t count, size_t grain,
   for (std::thread& thread : pool) thread.join();
 }
 
-inline int HardwareThreads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
-
 }  // namespace engine

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/check_report.h"
@@ -54,7 +55,7 @@ int Check(const CheckArguments& arguments) {
   CheckReport report{.files = std::vector<CheckedFile>(arguments.files.size()),
                      .strict = arguments.strict,
                      .colors = UsesColor(stdout)};
-  ParallelPieces(HardwareThreads(), arguments.files.size(), 1, [&](std::size_t i, std::size_t) {
+  ParallelPieces(CoresOfProcess(), arguments.files.size(), 1, [&](std::size_t i, std::size_t) {
     const std::string& file = arguments.files[i];
     const bool is_study = recipe::IsStudy(file, arguments.load);
     report.files[i] = {file, is_study ? CheckStudy(file, arguments.load) : CheckFile(file, arguments.load),

@@ -1,12 +1,12 @@
 #include "engine/cli/device.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/world.h"
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/base/core_limit.h"
 #include "engine/base/memory_limit.h"
 #include "engine/cli/process_group.h"
 #include "engine/train/outcome.h"
@@ -52,7 +52,7 @@ backend::cuda::CudaChip ChipOf(std::string_view device) {
 void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice) {
   command
       ->add_option("--threads", choice->threads,
-                   fmt::format("Threads of all {} together (default: all cores)", sharers))
+                   fmt::format("Threads of all {} together (default: all cores that it may use)", sharers))
       ->check(CLI::Range(1, 4096));
   command
       ->add_option("--device", choice->kind, "Where to run: auto (as the recipe's [cluster] says), cpu, cuda")
@@ -88,8 +88,7 @@ bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice) {
 }
 
 int ThreadsOf(const DeviceChoice& choice, std::int64_t ranks) {
-  const int all = choice.threads > 0 ? choice.threads
-                                     : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int all = choice.threads > 0 ? choice.threads : CoresOfProcess();
   return std::max(1, all / static_cast<int>(ranks));
 }
 
@@ -108,8 +107,7 @@ absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
     const std::int64_t ranks = group == nullptr ? recipe.world_size() : group->placement().local_size;
     state::Device device =
         group == nullptr ? MakeCpuDevice(choice) : group->CpuDevice(ThreadsOf(choice, ranks));
-    const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());  // 0: not known
-    device.shares_cores = cores > 0 && ranks > cores;
+    device.shares_cores = ranks > CoresOfProcess();
     return device;
   }
 #ifdef ENGINE_CUDA

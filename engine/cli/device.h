@@ -14,7 +14,7 @@ class ProcessGroup;
 
 struct DeviceChoice {
   std::string kind = "auto";  // auto: what the recipe's cluster says | cpu | cuda
-  int threads = 0;            // of all CPU ranks together; 0: as many as the machine has cores
+  int threads = 0;            // of all CPU ranks together; 0: as many as this process has cores
   bool deterministic = true;  // CUDA
   bool share_gpus = false;    // CUDA: ranks take the GPUs in turn where there are too few
   bool one_process = false;   // CUDA: ranks without a group are threads of this process, each with a GPU

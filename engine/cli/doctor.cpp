@@ -1,11 +1,11 @@
 // `engine doctor`: what a run needs, what is here and what is missing.
 #include "engine/cli/doctor.h"
+#include "engine/base/core_limit.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 
 #include "engine/base/memory_limit.h"
@@ -36,9 +36,11 @@ const char* StateName(Finding::State state) {
 }
 
 Finding CpuFinding() {
+  const CoreLimit limit = CoreLimitOfProcess();
+  const std::string by = limit.limited_by.empty() ? "" : fmt::format(" ({})", limit.limited_by);
   return {.what = "CPU",
-          .detail = fmt::format("{} cores, {} of memory; computes in fp32",
-                                std::thread::hardware_concurrency(), FormatBytes(MemoryOfProcess().bytes)),
+          .detail = fmt::format("{} cores{}, {} of memory; computes in fp32", limit.cores, by,
+                                FormatBytes(MemoryOfProcess().bytes)),
           .needed = false};
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "engine/base/print.h"
 #include "engine/base/units.h"
@@ -94,7 +95,7 @@ absl::StatusOr<search::SearchResult> RunSearch(const SearchArguments& arguments,
   options.objective = arguments.objective == "memory" ? search::SearchOptions::Objective::kMemory
                                                       : search::SearchOptions::Objective::kTime;
   options.memory_share = arguments.memory_percent / 100;
-  if (options.threads == 0) options.threads = HardwareThreads();
+  if (options.threads == 0) options.threads = CoresOfProcess();
   options.stopped = [] { return StopSignals::Came() != 0; };
   ProgressLine line;
   if (arguments.progress || ::isatty(STDERR_FILENO) == 1)

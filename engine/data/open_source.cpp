@@ -1,4 +1,5 @@
 // Opening the data of a recipe: its sets, their masks, and the order of their samples.
+#include "engine/base/core_limit.h"
 #include "engine/data/source.h"
 
 #include <algorithm>
@@ -303,7 +304,7 @@ absl::Status Source::BuildIndices(const recipe::Recipe& recipe, Split split,
   const std::size_t count = order.members.size();
   std::vector<absl::StatusOr<SampleIndex>> built(count);
   std::vector<std::string> notes(count);
-  ParallelPieces(HardwareThreads(), count, 1, [&](std::size_t i, std::size_t) {
+  ParallelPieces(CoresOfProcess(), count, 1, [&](std::size_t i, std::size_t) {
     const Member& member = members_[order.members[i]];
     const SampleIndexOptions options = {.range = member.ranges[static_cast<std::size_t>(split)],
                                         .sequence_length = sequence_length_,

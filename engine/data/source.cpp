@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
@@ -204,7 +205,7 @@ absl::StatusOr<std::int64_t> Source::CountedLabels(Split split, std::int64_t fir
     ask(begin + block);
     std::vector<absl::StatusOr<std::int64_t>> of_sample(
         static_cast<std::size_t>(std::min(block, last - begin)), 0);
-    ParallelPieces(HardwareThreads(), of_sample.size(), grain, [&](std::size_t from, std::size_t to) {
+    ParallelPieces(CoresOfProcess(), of_sample.size(), grain, [&](std::size_t from, std::size_t to) {
       for (std::size_t i = from; i < to; ++i)
         of_sample[i] = CountedOfSample(split, begin + static_cast<std::int64_t>(i));
     });
@@ -238,7 +239,7 @@ Fingerprints Source::Fingerprint() const {
   // Of up to 16 data sets 16 MiB each; of more some 64 MiB together, so that a thousand take seconds.
   const std::size_t blocks = members_.size() <= 16 ? 256 : std::max<std::size_t>(2, 1024 / members_.size());
   std::vector<Fingerprints> of_member(members_.size());
-  ParallelPieces(HardwareThreads(), members_.size(), 1, [&](std::size_t m, std::size_t) {
+  ParallelPieces(CoresOfProcess(), members_.size(), 1, [&](std::size_t m, std::size_t) {
     of_member[m] = members_[m].dataset.Fingerprint(blocks);
     if (members_[m].mask) of_member[m].merge(members_[m].mask->Fingerprint(blocks));
   });

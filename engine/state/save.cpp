@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "engine/checkpoint/write.h"
 #include "engine/executor/executor.h"
@@ -85,7 +86,7 @@ absl::Status WriteAlone(const Plan& plan, const std::string& root, const checkpo
   const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
   ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
   std::vector<absl::Status> statuses(executors.size());
-  ParallelPieces(HardwareThreads(), executors.size(), 1, [&](size_t i, size_t) {
+  ParallelPieces(CoresOfProcess(), executors.size(), 1, [&](size_t i, size_t) {
     const std::vector<checkpoint::PieceToWrite> pieces = PiecesToWrite(plan, tensors, *executors[i]);
     if (pieces.empty()) return;
     statuses[i] = writer.WriteShard(static_cast<int>(executors[i]->rank()), pieces);

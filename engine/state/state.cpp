@@ -4,6 +4,7 @@
 #include <future>
 #include <span>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "engine/base/philox.h"
 #include "engine/checkpoint/flat_range.h"
@@ -69,7 +70,7 @@ void MakeStretch(const Plan& plan, const RankExecutor& executor, const LocalTens
   const Box box = LocalBox(plan, executor, tensor.parameter);
   const std::int64_t elements = box.count.elements();
   constexpr size_t kElementsAtOnce = size_t{1} << 16;
-  const int threads = std::max(1, HardwareThreads() / static_cast<int>(plan.mesh.world()));
+  const int threads = std::max(1, CoresOfProcess() / static_cast<int>(plan.mesh.world()));
   ParallelPieces(threads, static_cast<size_t>(count), kElementsAtOnce, [&](size_t first, size_t last) {
     std::span<float> out(stretch.values.get() + first, last - first);
     const auto local = [&](size_t at) { return std::min(begin + static_cast<std::int64_t>(at), elements); };

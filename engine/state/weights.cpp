@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/half.h"
 #include "engine/base/parallel.h"
 
@@ -26,7 +27,7 @@ absl::Status UploadFloats(std::span<const float> host, void* device, DType dtype
   const auto count = static_cast<std::int64_t>(host.size());
   if (dtype == DType::kF32) return backend.Upload(to, host.data(), count * SizeOf(dtype));
   const auto narrow = std::make_unique_for_overwrite<std::uint16_t[]>(host.size());
-  ParallelPieces(HardwareThreads(), host.size(), kElementsAtOnce, [&](size_t first, size_t last) {
+  ParallelPieces(CoresOfProcess(), host.size(), kElementsAtOnce, [&](size_t first, size_t last) {
     Round(host.subspan(first, last - first), dtype, narrow.get() + first);
   });
   return backend.Upload(to, narrow.get(), count * SizeOf(dtype));
@@ -40,7 +41,7 @@ absl::Status DownloadFloats(const void* device, DType dtype, backend::Backend& b
   ENGINE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16, "weights of {}", Name(dtype));
   const auto narrow = std::make_unique_for_overwrite<std::uint16_t[]>(host.size());
   RETURN_IF_ERROR(backend.Download(narrow.get(), from, count * SizeOf(dtype)));
-  ParallelPieces(HardwareThreads(), host.size(), kElementsAtOnce, [&](size_t first, size_t last) {
+  ParallelPieces(CoresOfProcess(), host.size(), kElementsAtOnce, [&](size_t first, size_t last) {
     std::transform(narrow.get() + first, narrow.get() + last,
                    host.begin() + static_cast<std::ptrdiff_t>(first),
                    dtype == DType::kBF16 ? FloatFromBFloat16 : FloatFromHalf);

@@ -1,0 +1,47 @@
+#include "engine/base/core_limit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <fstream>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "engine/base/control_group.h"
+
+namespace engine {
+namespace {
+
+// Processor time by time, both in µs, where a file has them; "max" and −1 are no quota.
+std::optional<double> QuotaOf(const std::string& quota_path, const std::string& period_path) {
+  std::ifstream file(quota_path);
+  double quota = 0, period = 0;
+  if (!(file >> quota)) return std::nullopt;
+  if (period_path == quota_path)
+    file >> period;
+  else
+    std::ifstream(period_path) >> period;
+  if (quota <= 0 || period <= 0) return std::nullopt;
+  return quota / period;
+}
+
+}  // namespace
+
+CoreLimit CoreLimitOfProcess(const std::string& root) {
+  CoreLimit least{std::max(1, static_cast<int>(std::thread::hardware_concurrency())), ""};
+  const std::vector<std::string> quotas = PathsOf({"cpu", "cpu.max", "cpu.cfs_quota_us"}, root);
+  const std::vector<std::string> periods = PathsOf({"cpu", "cpu.max", "cpu.cfs_period_us"}, root);
+  for (std::size_t i = 0; i < quotas.size(); ++i) {
+    const std::optional<double> quota = QuotaOf(root + quotas[i], root + periods[i]);
+    if (quota && std::ceil(*quota) < least.cores) least = {static_cast<int>(std::ceil(*quota)), quotas[i]};
+  }
+  return least;
+}
+
+int CoresOfProcess() {
+  static const int cores = CoreLimitOfProcess().cores;
+  return cores;
+}
+
+}  // namespace engine
