@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/print.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
@@ -157,10 +157,15 @@ struct Built {
   std::string text;
 };
 
-// The end of the line on a data set of that name, where the build replaces one. A data set in a bucket is asked for before it is published.
+// The end of the line on a data set of that name, where the build replaces one. A data set in a bucket is asked for before it is published;
+// a key that may be written and not read leaves that unknown.
 std::string ReplacesText(const data::MadeDataset& made, const std::string& name) {
-  const bool replaces = storage::IsUrl(name) ? storage::Open(data::IdxPath(name)).ok() : made.replaces;
-  return replaces ? "; replaces the data set of this name" : "";
+  constexpr const char* kReplaces = "; replaces the data set of this name";
+  if (!storage::IsUrl(name)) return made.replaces ? kReplaces : "";
+  const absl::Status there = storage::Open(data::IdxPath(name)).status();
+  if (there.ok()) return kReplaces;
+  if (absl::IsNotFound(there)) return "";
+  return fmt::format("; whether it replaces a data set of this name is not known: {}", Message(there));
 }
 
 absl::StatusOr<Built> BuildText(const data::PreprocessOptions& options, const data::Tokenizer& tokenizer,
@@ -401,7 +406,7 @@ void AddBuild(CLI::App* parent, int* exit_code) {
                     "template has not written it");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
   AddChatOptions(command, &arguments->chat);
-  options.workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.workers = CoresOfProcess();
   command
       ->add_option("--workers", options.workers,
                    "Threads that tokenise; the data set is the same with any number of them")
