@@ -29,7 +29,13 @@ constexpr const char* kJsonType = "application/json";
 class TaskQueue : public httplib::TaskQueue {
  public:
   explicit TaskQueue(std::size_t most) : threads_(most) {}
-  void enqueue(std::function<void()> connection) override { threads_.Run(std::move(connection)); }
+
+  // void; in newer releases of the library bool, whether the connection was taken.
+  using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
+  Taken enqueue(std::function<void()> connection) override {
+    threads_.Run(std::move(connection));
+    return static_cast<Taken>(true);
+  }
   void shutdown() override { threads_.End(); }
 
  private:
