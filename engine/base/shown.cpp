@@ -35,6 +35,12 @@ std::string Shown(std::string_view text, std::size_t max_bytes) {
   return shown;
 }
 
+std::string MarkdownCode(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) escaped += c == '|' ? std::string("\\|") : std::string(1, c == '`' ? '\'' : c);
+  return "`" + escaped + "`";
+}
+
 std::pair<std::int64_t, std::size_t> LineAndColumn(std::string_view text, std::size_t at) {
   const std::string_view before = text.substr(0, at);
   const std::size_t line_begins = before.rfind('\n') + 1;  // npos + 1 is 0

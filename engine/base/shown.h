@@ -14,6 +14,9 @@ std::string Shown(std::string_view text, std::size_t max_bytes = 80);
 // The same for a path, of which more is shown.
 inline std::string ShownPath(std::string_view path) { return Shown(path, 1000); }
 
+// `text` as code in a cell of a Markdown table: its bars are escaped, its backquotes become quotes.
+std::string MarkdownCode(std::string_view text);
+
 // Line and column of the byte at `at`, both from 1; columns count bytes.
 std::pair<std::int64_t, std::size_t> LineAndColumn(std::string_view text, std::size_t at);
 

@@ -112,7 +112,11 @@ TensorDifference OnlyIn(const char* side, const TensorInfo& tensor) {
 
 constexpr std::size_t kMostShown = 200;  // bytes of a value; fingerprints are a run's own text
 
-std::string OrDash(const std::string& value) { return value.empty() ? "–" : Shown(value, kMostShown); }
+std::string OrDash(const std::string& value, bool markdown) {
+  if (value.empty()) return "–";
+  const std::string shown = Shown(value, kMostShown);
+  return markdown ? MarkdownCode(shown) : shown;
+}
 
 }  // namespace
 
@@ -143,9 +147,10 @@ std::string ToText(const Differences& differences, bool markdown) {
   if (!differences.metadata.empty())
     text += markdown ? "\n| checkpoint | a | b |\n|---|---|---|\n" : "\ncheckpoint\n";
   for (const Differences::Entry& entry : differences.metadata) {
-    text += markdown
-                ? fmt::format("| {} | {} | {} |\n", ShownPath(entry.name), OrDash(entry.a), OrDash(entry.b))
-                : fmt::format("  {}: {} → {}\n", ShownPath(entry.name), OrDash(entry.a), OrDash(entry.b));
+    const std::string name = ShownPath(entry.name);
+    const std::string of_a = OrDash(entry.a, markdown), of_b = OrDash(entry.b, markdown);
+    text += markdown ? fmt::format("| {} | {} | {} |\n", MarkdownCode(name), of_a, of_b)
+                     : fmt::format("  {}: {} → {}\n", name, of_a, of_b);
   }
   text += ToText(differences.tensors, markdown);
   return text + fmt::format("\n{} tensors have the same numbers\n", differences.equal);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "engine/base/half.h"
+#include "engine/base/shown.h"
 
 namespace engine::checkpoint {
 namespace {
@@ -58,7 +59,7 @@ std::string ToText(const std::vector<TensorDifference>& tensors, bool markdown) 
   std::string text = markdown ? "\n| tensor | largest difference |\n|---|---|\n"
                               : "\ntensors: largest difference of the largest number\n";
   for (const TensorDifference& tensor : tensors) {
-    text += markdown ? fmt::format("| {} | {} |\n", tensor.name, NumbersOf(tensor))
+    text += markdown ? fmt::format("| {} | {} |\n", MarkdownCode(tensor.name), NumbersOf(tensor))
                      : fmt::format("  {}: {}\n", tensor.name, NumbersOf(tensor));
   }
   return text;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/hf/folder.h"
 #include "engine/hf/model_folder.h"
@@ -90,7 +91,10 @@ std::optional<checkpoint::TensorDifference> CompareTensors(const std::string& na
   return difference;
 }
 
-std::string OrDash(const std::string& value) { return value.empty() ? "–" : value; }
+std::string OrDash(const std::string& value, bool markdown) {
+  if (value.empty()) return "–";
+  return markdown ? MarkdownCode(value) : value;
+}
 
 }  // namespace
 
@@ -130,8 +134,9 @@ std::string ToText(const ModelDifferences& differences, const std::string& a, co
   if (!differences.keys.empty()) {
     text += markdown ? "\n| key | a | b |\n|---|---|---|\n" : "\nconfig.json\n";
     for (const ModelDifferences::Key& key : differences.keys) {
-      text += markdown ? fmt::format("| {} | {} | {} |\n", key.key, OrDash(key.a), OrDash(key.b))
-                       : fmt::format("  {}: {} → {}\n", key.key, OrDash(key.a), OrDash(key.b));
+      const std::string of_a = OrDash(key.a, markdown), of_b = OrDash(key.b, markdown);
+      text += markdown ? fmt::format("| {} | {} | {} |\n", MarkdownCode(key.key), of_a, of_b)
+                       : fmt::format("  {}: {} → {}\n", key.key, of_a, of_b);
     }
   }
   text += checkpoint::ToText(differences.tensors, markdown);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/json.h"
+#include "engine/base/shown.h"
 #include "engine/base/units.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/plan_document.h"
@@ -161,13 +162,6 @@ Row RowOf(const Effect& effect) {
           ChangeText(effect)};
 }
 
-// Inside a cell of a table: code, with its bars escaped.
-std::string Code(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) escaped += c == '|' ? std::string("\\|") : std::string(1, c == '`' ? '\'' : c);
-  return "`" + escaped + "`";
-}
-
 constexpr const char* kNoSettings = "settings are not compared: a plan does not hold its recipe";
 
 std::string PlansText(const Comparison& c) {
@@ -272,13 +266,13 @@ std::string PlanText(const Comparison& c) {
 }
 
 std::string PlanMarkdown(const Comparison& c) {
-  std::string text = fmt::format("### {} → {}\n\n{}\n", Code(c.a), Code(c.b), PlansText(c));
+  std::string text = fmt::format("### {} → {}\n\n{}\n", MarkdownCode(c.a), MarkdownCode(c.b), PlansText(c));
   if (!c.settings_known) text += fmt::format("\n{}\n", kNoSettings);
   if (c.empty()) return text + (c.more_differs ? "\nNo setting differs.\n" : "\nNo difference.\n");
   if (!c.settings.empty()) text += "\n| setting | a | b | from |\n|---|---|---|---|\n";
   for (const SettingChange& s : c.settings) {
-    text += fmt::format("| {} | {} | {} | {} → {} |\n", Code(s.key), Code(s.a), Code(s.b), Code(s.a_origin),
-                        Code(s.b_origin));
+    text += fmt::format("| {} | {} | {} | {} → {} |\n", MarkdownCode(s.key), MarkdownCode(s.a),
+                        MarkdownCode(s.b), MarkdownCode(s.a_origin), MarkdownCode(s.b_origin));
   }
   const std::vector<Effect> effects = Readable(c.effects);
   if (!effects.empty()) text += "\n| effect | a | b | change |\n|---|---:|---:|---:|\n";
@@ -308,7 +302,7 @@ std::string ToMarkdown(const Comparison& c) {
   std::string text = PlanMarkdown(c);
   if (!c.tasks.empty()) text += "\n| task | a | b | difference, 95 % |\n|---|---:|---:|---:|\n";
   for (const Row& row : RowsOfTasks(c.tasks))
-    text += fmt::format("| {} | {} | {} | {} |\n", Code(row[0]), row[1], row[2], row[3]);
+    text += fmt::format("| {} | {} | {} | {} |\n", MarkdownCode(row[0]), row[1], row[2], row[3]);
   return text;
 }
 

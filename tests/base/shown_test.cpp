@@ -7,6 +7,7 @@ namespace engine {
 TEST_CASE(
     "shown: control characters and what is no UTF-8 are escaped, and long texts are cut between characters") {
   CHECK(Shown("a\n\033[1m") == "a\\n\\x1b[1m");
+  CHECK(MarkdownCode("a|b`c\\") == "`a\\|b'c\\`");
   CHECK(Shown("abcdef", 3) == "abc…");
   CHECK(Shown("abc", 3) == "abc");
   CHECK(Shown("aää", 2) == "aä…");  // the second character has two bytes

@@ -127,7 +127,7 @@ TEST_CASE("two checkpoints are compared by where they stand and tensor by tensor
   const std::string text = ToText(differences, false);
   CHECK(text.find("\ncheckpoint\n  iteration: 3 → 12\n") != std::string::npos);
   CHECK(text.find("  w: 2 of 4, 1 of 4 numbers\n") != std::string::npos);
-  CHECK(ToText(differences, true).find("| w | 2 of 4, 1 of 4 numbers |\n") != std::string::npos);
+  CHECK(ToText(differences, true).find("| `w` | 2 of 4, 1 of 4 numbers |\n") != std::string::npos);
   const nlohmann::json json = ToJson(differences);
   CHECK(json["metadata"].size() == 3);
   CHECK(json["tensors"].size() == 5);

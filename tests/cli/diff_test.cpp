@@ -85,7 +85,7 @@ TEST_CASE("diff: two checkpoints of a run differ in where they stand and in thei
   CHECK(Contains(text, "\nno setting differs\n"));
   CHECK(Contains(text, "\ncheckpoint\n  iteration: 4 → 8\n  consumed samples: 16 → 32\n"));
   CHECK(Contains(text, "\ntensors: largest difference of the largest number\n"));
-  CHECK(Contains(Diffed({a, b, "--format", "markdown"}, 0), "| iteration | 4 | 8 |\n"));
+  CHECK(Contains(Diffed({a, b, "--format", "markdown"}, 0), "| `iteration` | `4` | `8` |\n"));
   const nlohmann::json json = nlohmann::json::parse(Diffed({a, b, "--format", "json"}, 0));
   CHECK(json["settings"].empty());
   CHECK(json["checkpoint"]["metadata"][0] == nlohmann::json{{"name", "iteration"}, {"a", "4"}, {"b", "8"}});
