@@ -19,7 +19,8 @@ bool Convertible(graph::Placement from, graph::Placement to) { return from == to
 
 bool Splits(graph::Placement placement, int dim) { return placement.split() && placement.dim == dim; }
 
-// Whether `axis` is to cut a dim of which no other split is still to go, or to come around it.
+// Whether `axis` may cut its dim now: all splits of the dim that are to lie outside of its own are there, and none that has to leave the
+// dim is left.
 bool MayCut(const plan::Layout& have, const plan::Layout& want, graph::Axis axis) {
   const int dim = want.At(axis).dim;
   for (const plan::Split& split : want.splits()) {  // outer ones of a dim before inner ones
@@ -112,11 +113,13 @@ std::optional<double> DetourBytes(const plan::Layout& layout, const Shape& shape
 
 LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const plan::Layout& want,
                                                 const Shape& shape) const {
-  for (const bool cut : {false, true}) {
+  enum class Round { kExchange, kCut, kExchangeAnyway };
+  for (const Round round : {Round::kExchange, Round::kCut, Round::kExchangeAnyway}) {
     for (const graph::Axis axis : graph::kAxes) {
       const graph::Placement to = want.At(axis);
-      if (have.At(axis) == to || have.At(axis).replicated() != cut) continue;
-      if (CanConvert(have, shape, axis, to, mesh_) && (!cut || MayCut(have, want, axis))) return {axis, to};
+      if (have.At(axis) == to || have.At(axis).replicated() != (round == Round::kCut)) continue;
+      if (!CanConvert(have, shape, axis, to, mesh_)) continue;
+      if (round == Round::kExchangeAnyway || !to.split() || MayCut(have, want, axis)) return {axis, to};
     }
   }
   const auto& splits = have.splits();
@@ -129,7 +132,8 @@ LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const 
 
 std::int32_t LayoutConverter::Convert(std::int32_t from, const plan::Layout& want, const graph::Node& reader,
                                       bool share) {
-  constexpr int kMostSteps = 4 * static_cast<int>(graph::kAxes.size());
+  constexpr int kMostSteps =
+      4 * static_cast<int>(graph::kAxes.size());  // an axis takes three at most: back, to, again
   std::int32_t at = from;
   for (int steps = 0; !(local_->value(at).layout == want); ++steps) {
     ENGINE_CHECK(steps < kMostSteps, "{} to {}", local_->value(at).layout.ToString(), want.ToString());

@@ -18,8 +18,8 @@ namespace engine::compile {
 std::optional<double> ConversionBytes(graph::Placement from, graph::Placement to, double bytes,
                                       std::int64_t size);
 
-// Whether one collective brings a tensor with this layout to `to` along `axis`. None does where another axis cuts within the split that is to
-// go or to come.
+// Whether a tensor of this layout may be exchanged along `axis` so that it lies as `to` there: not where another axis cuts within the split
+// that is to go or to come, where `to` does not divide the shape, or of slots. That a collective makes `to`, ConversionBytes says.
 bool CanConvert(const plan::Layout& layout, const Shape& shape, graph::Axis axis, graph::Placement to,
                 const plan::Mesh& mesh);
 
@@ -28,14 +28,15 @@ std::optional<plan::Layout> WithPlacement(const plan::Layout& layout, const Shap
                                           graph::Placement to, const plan::Mesh& mesh);
 
 // Bytes on the wire to bring a tensor of `bytes` (whole) with this layout to `to` along `axis` by as many collectives as it takes
-// (LayoutConverter); nullopt: impossible.
+// (LayoutConverter), at most: where other axes change as well, what they do may save some. nullopt: impossible.
 std::optional<double> DetourBytes(const plan::Layout& layout, const Shape& shape, graph::Axis axis,
                                   graph::Placement to, double bytes, const plan::Mesh& mesh);
 
 // Emits the conversions that nodes need, and remembers them, so that readers of one unit and phase share a copy.
 //
-// Splits that are to go are taken back and sums made first; what is to be cut then is cut from the outermost split of a dim on. Where an axis
-// cuts within a split that is to go or to come, its own split is taken back before and cut again behind.
+// Splits that are to go are taken back and sums made first; then dims are cut, from the outermost split of each on, so that what is
+// exchanged within an outer split is that split's part alone. Where an axis cuts within a split that is to go or to come, its own split is taken
+// back before and cut again behind.
 class LayoutConverter {
  public:
   // Both must outlive it.

@@ -20,6 +20,12 @@ using graph::Placement;
 using graph::ValueId;
 using graph::ValueKind;
 
+absl::Status NoLawful(const graph::Value& value, Axis axis, const plan::Mesh& mesh) {
+  return InvalidArgument("{} {} has no lawful placement along {} = {}", value.name,
+                         value.type.shape.ToString(), graph::kAxisNames[static_cast<size_t>(axis)],
+                         mesh.size(axis));
+}
+
 // Samples are split along dp and ep, the sequence along cp: each the first dim that means so; where there is none, the
 // input is whole along the axis.
 absl::StatusOr<plan::Layout> InputLayout(const graph::Value& value, const plan::Mesh& mesh) {
@@ -30,9 +36,7 @@ absl::StatusOr<plan::Layout> InputLayout(const graph::Value& value, const plan::
     const int dim = static_cast<int>(found - value.type.dims.begin());
     if (layout.Set(axis, Placement::S(dim)) && layout.Divides(value.type.shape, mesh))
       return absl::OkStatus();
-    return InvalidArgument("{} {} has no lawful placement along {} = {}", value.name,
-                           value.type.shape.ToString(), graph::kAxisNames[static_cast<size_t>(axis)],
-                           mesh.size(axis));
+    return NoLawful(value, axis, mesh);
   };
   const auto samples = [](graph::Dim dim) { return dim == graph::Dim::kSample; };
   RETURN_IF_ERROR(split(Axis::kDp, samples));
@@ -143,20 +147,22 @@ class Placer {
       local.outputs.push_back(local_.canonical(output));
     }
     local_.AddNode(std::move(local));
-    for (const ValueId output : node.outputs) ConvertToPin(output, node);
+    for (const ValueId output : node.outputs) RETURN_IF_ERROR(ConvertToPin(output, node));
     return absl::OkStatus();
   }
 
   // Behind the node that made it, so that all readers find a pinned activation as its pin says.
-  void ConvertToPin(ValueId output, const Node& node) {
+  absl::Status ConvertToPin(ValueId output, const Node& node) {
     const graph::Value& value = graph_.value(output);
-    if (value.kind == ValueKind::kAccumulator || value.kind == ValueKind::kState) return;
-    if (options_.mesh.size(Axis::kTp) == 1) return;
+    if (value.kind == ValueKind::kAccumulator || value.kind == ValueKind::kState) return absl::OkStatus();
+    if (options_.mesh.size(Axis::kTp) == 1) return absl::OkStatus();
     const std::optional<Placement> pin = PinOf(value, Axis::kTp, options_);
-    if (!pin) return;
-    plan::Layout want = local_.LayoutOf(output);
-    want.Set(Axis::kTp, *pin);
-    local_.SetCanonical(output, converter_.Convert(local_.canonical(output), want, node, /*share=*/false));
+    if (!pin) return absl::OkStatus();
+    const std::optional<plan::Layout> want =
+        WithPlacement(local_.LayoutOf(output), value.type.shape, Axis::kTp, *pin, options_.mesh);
+    if (!want) return NoLawful(value, Axis::kTp, options_.mesh);
+    local_.SetCanonical(output, converter_.Convert(local_.canonical(output), *want, node, /*share=*/false));
+    return absl::OkStatus();
   }
 
   const graph::Graph& graph_;

@@ -198,10 +198,8 @@ std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attrib
     signatures.push_back({{Placement::S(lead + o), Placement::R()}, {Placement::S(o)}});
     signatures.push_back({{Placement::R(), Placement::S(lead + i)}, {Placement::S(out + i)}});
   }
-  if (!splits || IsAdapter(attributes)) {
-    for (int l = 0; l < lead; ++l)
-      signatures.push_back({{Placement::S(l), Placement::S(l)}, {Placement::P()}});
-  }
+  // Of a weight that is whole all the same, or an adapter's.
+  for (int l = 0; l < lead; ++l) signatures.push_back({{Placement::S(l), Placement::S(l)}, {Placement::P()}});
   signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, !IsSmall(attributes)});
   return signatures;
 }

@@ -285,10 +285,26 @@ class PlacementVerifier {
       return Internal("{} to {} along {} is {}, not {}", before.ToString(), after.ToString(),
                       NameOfAxis(instruction.AsConversion()->axis), Name(expected), instruction.kernel());
     }
+    for (const plan::Layout* layout : {&from.layout, &to.layout}) {
+      if (IsInnermost(*layout, instruction.AsConversion()->axis)) continue;
+      return Internal("{} to {} along {} reaches inside another axis' split of that dim",
+                      from.layout.ToString(), to.layout.ToString(),
+                      NameOfAxis(instruction.AsConversion()->axis));
+    }
     if (before.partial() && before.reduction != instruction.reduction()) {
       return Internal("{} of a {} uses another reduction", instruction.kernel(), before.ToString());
     }
     return absl::OkStatus();
+  }
+
+  // Whether no other axis cuts within the split along `axis`: a collective exchanges whole parts of that.
+  static bool IsInnermost(const plan::Layout& layout, graph::Axis axis) {
+    bool is_inside = false;
+    for (const plan::Split& split : layout.splits()) {
+      if (is_inside && graph::Placement::S(split.dim) == layout.At(axis)) return false;
+      is_inside = is_inside || split.axis == axis;
+    }
+    return true;
   }
 
   static const char* NameOfAxis(graph::Axis axis) { return graph::kAxisNames[static_cast<size_t>(axis)]; }

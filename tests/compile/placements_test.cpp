@@ -313,4 +313,39 @@ TEST_CASE("conversions: from every layout to every other one, each by one lawful
   CHECK(most <= 5);
 }
 
+// What a tensor goes through from one layout to another, on two ranks along each axis.
+std::string Steps(const plan::Layout& have, const plan::Layout& want) {
+  plan::Mesh mesh;
+  for (const graph::Axis axis : {graph::Axis::kTp, graph::Axis::kCp}) mesh.sizes[graph::Index(axis)] = 2;
+  const graph::Graph graph;
+  LocalGraphBuilder local(graph);
+  LayoutConverter converter(&local, mesh);
+  const std::int32_t from =
+      local.AddValue("x", {.shape = {8, 16, 8, 8}, .dtype = DType::kF32, .dims = have.dims()}, have,
+                     graph::ValueKind::kActivation, graph::kNoValue);
+  converter.Convert(from, want, {}, /*share=*/false);
+  std::string steps;
+  for (const LocalNode& node : std::move(local).Finish(mesh).nodes)
+    steps += fmt::format("{} {}; ", plan::Name(node.collective), graph::kAxisNames[graph::Index(node.axis)]);
+  return steps;
+}
+
+TEST_CASE("conversions: a dim is cut along an outer axis before it is exchanged along an inner one") {
+  using graph::Axis;
+  using graph::Placement;
+  const auto layout = [](const Placement& tp, const Placement& cp) {
+    plan::Layout made(
+        {graph::Dim::kSample, graph::Dim::kCausalSequence, graph::Dim::kHead, graph::Dim::kFeature});
+    made.Set(Axis::kTp, tp);
+    made.Set(Axis::kCp, cp);
+    return made;
+  };
+  const plan::Layout heads = layout(Placement::S(2), Placement::S(2));
+  CHECK(Steps(layout(Placement::R(), Placement::S(1)), heads) == "slice tp; all_to_all cp; ");
+  CHECK(Steps(layout(Placement::R(), Placement::P()), heads) == "slice tp; reduce_scatter cp; ");
+  // Each goes where the other one is.
+  CHECK(Steps(layout(Placement::S(2), Placement::S(3)), layout(Placement::S(3), Placement::S(2))) ==
+        "all_to_all cp; all_to_all tp; ");
+}
+
 }  // namespace engine::compile

@@ -265,6 +265,21 @@ TEST_CASE("mutation: placements") {
   });
 }
 
+// Along cp the sequence is split outside of what tp cuts of it.
+TEST_CASE("mutation: an exchange along an axis within which another one cuts") {
+  const plan::Plan good =
+      plan::TinyPlan(false, {"parallelism.tp=2", "parallelism.cp=2", "parallelism.sequence_parallel=true"});
+  Mutate(good, "p", "reaches inside another axis' split", [](plan::Plan& plan) {
+    plan::Instruction& gather = At(plan, 0, "forward.0", "all_gather");
+    const plan::LocalValue& from = plan.values[static_cast<size_t>(gather.inputs[0].value)];
+    REQUIRE(from.layout.ToString() == "cp:S(1) tp:S(1)");
+    plan::Layout within(from.layout.dims());
+    REQUIRE(within.Set(graph::Axis::kTp, graph::Placement::S(1)));
+    plan.values[static_cast<size_t>(gather.outputs[0].value)].layout = within;
+    gather.AsConversion()->axis = graph::Axis::kCp;
+  });
+}
+
 TEST_CASE("mutation: dims that an axis may not split") {
   // As the tokens of a model whose first dim were no samples.
   Mutate(Good(), "p", "splits no such dim", [](plan::Plan& plan) {
