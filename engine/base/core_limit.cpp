@@ -1,5 +1,7 @@
 #include "engine/base/core_limit.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -26,10 +28,17 @@ std::optional<double> QuotaOf(const std::string& quota_path, const std::string& 
   return quota / period;
 }
 
+// Those that this process may be scheduled on: all that the machine has where the system does not say which.
+int ScheduledCores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 }  // namespace
 
 CoreLimit CoreLimitOfProcess(const std::string& root) {
-  CoreLimit least{std::max(1, static_cast<int>(std::thread::hardware_concurrency())), ""};
+  CoreLimit least{ScheduledCores(), ""};
   const std::vector<std::string> quotas = PathsOf({"cpu", "cpu.max", "cpu.cfs_quota_us"}, root);
   const std::vector<std::string> periods = PathsOf({"cpu", "cpu.max", "cpu.cfs_period_us"}, root);
   for (std::size_t i = 0; i < quotas.size(); ++i) {

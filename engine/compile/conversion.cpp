@@ -46,6 +46,11 @@ plan::Layout Changed(const plan::Layout& layout, graph::Axis axis, graph::Placem
   return after;
 }
 
+const plan::Split& SplitAlong(const plan::Layout& layout, graph::Axis axis) {
+  return *std::find_if(layout.splits().begin(), layout.splits().end(),
+                       [&](const plan::Split& split) { return split.axis == axis; });
+}
+
 // Whether `split` cuts within the split of another axis that is to go or to come.
 bool IsInTheWay(const plan::Split& split, const plan::Layout& have, const plan::Layout& want) {
   return std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](graph::Axis axis) {
@@ -119,7 +124,11 @@ LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const 
       const graph::Placement to = want.At(axis);
       if (have.At(axis) == to || have.At(axis).replicated() != (round == Round::kCut)) continue;
       if (!CanConvert(have, shape, axis, to, mesh_)) continue;
-      if (round == Round::kExchangeAnyway || !to.split() || MayCut(have, want, axis)) return {axis, to};
+      if (!to.split() || MayCut(have, want, axis)) return {axis, to};
+      // A split that would have to be taken back again is not made.
+      const plan::Layout after = Changed(have, axis, to);
+      if (round == Round::kExchangeAnyway && !IsInTheWay(SplitAlong(after, axis), after, want))
+        return {axis, to};
     }
   }
   const auto& splits = have.splits();

@@ -345,7 +345,7 @@ TEST_CASE("conversions: a dim is cut along an outer axis before it is exchanged 
   CHECK(Steps(layout(Placement::R(), Placement::P()), heads) == "slice tp; reduce_scatter cp; ");
   // Each goes where the other one is.
   CHECK(Steps(layout(Placement::S(2), Placement::S(3)), layout(Placement::S(3), Placement::S(2))) ==
-        "all_to_all cp; all_to_all tp; ");
+        "all_gather cp; all_to_all tp; slice cp; ");
 }
 
 }  // namespace engine::compile

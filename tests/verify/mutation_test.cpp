@@ -272,7 +272,7 @@ TEST_CASE("mutation: an exchange along an axis within which another one cuts") {
   Mutate(good, "p", "reaches inside another axis' split", [](plan::Plan& plan) {
     plan::Instruction& gather = At(plan, 0, "forward.0", "all_gather");
     const plan::LocalValue& from = plan.values[static_cast<size_t>(gather.inputs[0].value)];
-    REQUIRE(from.layout.ToString() == "cp:S(1) tp:S(1)");
+    REQUIRE(from.layout.ToString() == "tp:S(1) cp:S(1)");
     plan::Layout within(from.layout.dims());
     REQUIRE(within.Set(graph::Axis::kTp, graph::Placement::S(1)));
     plan.values[static_cast<size_t>(gather.outputs[0].value)].layout = within;
