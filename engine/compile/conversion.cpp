@@ -135,6 +135,9 @@ LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const 
   for (auto split = splits.rbegin(); split != splits.rend(); ++split) {  // inner ones first
     if (IsInTheWay(*split, have, want)) return {split->axis, graph::Placement::R()};
   }
+  for (auto split = splits.rbegin(); split != splits.rend(); ++split) {  // of two that are to change places
+    if (have.At(split->axis) != want.At(split->axis)) return {split->axis, graph::Placement::R()};
+  }
   ENGINE_CHECK(false, "{} to {}", have.ToString(), want.ToString());
   return {};
 }
