@@ -347,7 +347,7 @@ TEST_CASE("conversions: a dim is cut along an outer axis before it is exchanged 
   CHECK(Steps(layout(Placement::S(2), Placement::S(3)), layout(Placement::S(3), Placement::S(2))) ==
         "all_gather cp; all_to_all tp; slice cp; ");
   CHECK(Steps(layout(Placement::S(2), Placement::S(1)), layout(Placement::S(1), Placement::S(2))) ==
-        "all_gather tp; all_to_all cp; slice tp; ");
+        "all_gather cp; all_to_all tp; slice cp; ");
 }
 
 }  // namespace engine::compile
