@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/attention/sm90a.h"
+#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "tests/gpu/attention_problem.h"
 
@@ -186,7 +187,7 @@ TEST_CASE("gpu attention: 500 random shapes and options are right, or refused by
   std::vector<AttentionOptions> drawn;
   for (std::size_t i = 0; i < kTrials; ++i) drawn.push_back(DrawOptions(&dice));
   std::vector<Trial> trials(kTrials);
-  ParallelPieces(HardwareThreads(), kTrials, 1,
+  ParallelPieces(CoresOfProcess(), kTrials, 1,
                  [&](std::size_t i, std::size_t) { trials[i] = MakeTrial(drawn[i], profile, chip); });
   const double on_cpu_s = seconds();
   std::map<std::string, int> counts;

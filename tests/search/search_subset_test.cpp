@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
-#include "engine/base/parallel.h"
+#include "engine/base/core_limit.h"
 #include "engine/recipe/load.h"
 #include "engine/search/search.h"
 
@@ -104,7 +104,7 @@ TEST_CASE("fixing a key finds nothing faster than the free search") {
     SearchOptions options;
     options.world = of.world;
     options.fixed = of.fixed;
-    options.threads = HardwareThreads();
+    options.threads = CoresOfProcess();
     options.finalists = 1;  // as many plans as the estimates' errors ask for, no more
     options.shown = 1;
     const absl::StatusOr<SearchResult> free = Search(loaded.recipe, compile, options);
