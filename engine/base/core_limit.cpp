@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <fstream>
@@ -28,10 +29,16 @@ std::optional<double> QuotaOf(const std::string& quota_path, const std::string& 
   return quota / period;
 }
 
-// Those that this process may be scheduled on: all that the machine has where the system does not say which.
+// Those that this thread may be scheduled on: all that the machine has where the system does not say which.
 int ScheduledCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  constexpr std::size_t kMostCores = std::size_t{1} << 20;
+  for (std::size_t cores = CPU_SETSIZE; cores <= kMostCores;
+       cores *= 2) {  // EINVAL: the system's own sets are larger
+    std::vector<cpu_set_t> sets(cores / CPU_SETSIZE);
+    const std::size_t bytes = sets.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, bytes, sets.data()) == 0) return std::max(1, CPU_COUNT_S(bytes, sets.data()));
+    if (errno != EINVAL) break;
+  }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
@@ -51,6 +58,15 @@ CoreLimit CoreLimitOfProcess(const std::string& root) {
 int CoresOfProcess() {
   static const int cores = CoreLimitOfProcess().cores;
   return cores;
+}
+
+int CoresOfRanks(const CoreLimit& limit, std::optional<std::int64_t> bound_within, int machine) {
+  if (!bound_within || !limit.limited_by.empty()) return limit.cores;
+  return std::max(limit.cores, *bound_within > 0 ? static_cast<int>(*bound_within) : machine);
+}
+
+int ShareOfCores(const CoreLimit& limit, int of_ranks, std::int64_t ranks) {
+  return std::min(limit.cores, std::max(1, static_cast<int>(of_ranks / ranks)));
 }
 
 }  // namespace engine

@@ -1,6 +1,7 @@
 #include "engine/cli/device.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "engine/backend/cpu/cpu_backend.h"
@@ -105,9 +106,15 @@ absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
                                          ProcessGroup* group) {
   if (UsesCpu(recipe, choice)) {
     const std::int64_t ranks = group == nullptr ? recipe.world_size() : group->placement().local_size;
-    state::Device device =
-        group == nullptr ? MakeCpuDevice(choice) : group->CpuDevice(ThreadsOf(choice, ranks));
-    device.shares_cores = ranks > CoresOfProcess();
+    const CoreLimit limit = CoreLimitOfProcess();
+    const int cores = group == nullptr ? limit.cores
+                                       : CoresOfRanks(limit, group->placement().bound_within,
+                                                      static_cast<int>(std::thread::hardware_concurrency()));
+    state::Device device = group == nullptr
+                               ? MakeCpuDevice(choice)
+                               : group->CpuDevice(choice.threads > 0 ? ThreadsOf(choice, ranks)
+                                                                     : ShareOfCores(limit, cores, ranks));
+    device.shares_cores = ranks > cores;
     return device;
   }
 #ifdef ENGINE_CUDA

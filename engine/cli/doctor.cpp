@@ -1,6 +1,5 @@
 // `engine doctor`: what a run needs, what is here and what is missing.
 #include "engine/cli/doctor.h"
-#include "engine/base/core_limit.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/memory_limit.h"
 #include "engine/base/print.h"
 #include "engine/base/units.h"
@@ -39,8 +39,8 @@ Finding CpuFinding() {
   const CoreLimit limit = CoreLimitOfProcess();
   const std::string by = limit.limited_by.empty() ? "" : fmt::format(" ({})", limit.limited_by);
   return {.what = "CPU",
-          .detail = fmt::format("{} cores{}, {} of memory; computes in fp32", limit.cores, by,
-                                FormatBytes(MemoryOfProcess().bytes)),
+          .detail = fmt::format("{} core{}{}, {} of memory; computes in fp32", limit.cores,
+                                limit.cores == 1 ? "" : "s", by, FormatBytes(MemoryOfProcess().bytes)),
           .needed = false};
 }
 

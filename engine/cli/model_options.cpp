@@ -103,7 +103,10 @@ absl::StatusOr<std::unique_ptr<generate::LoadedModel>> LoadModel(const generate:
     device = MakeDevice(source.recipe, choice);
   }
   RETURN_IF_ERROR(device.status());
-  return generate::LoadedModel::Load(source, *std::move(device), slots);
+  absl::StatusOr<std::unique_ptr<generate::LoadedModel>> model =
+      generate::LoadedModel::Load(source, *std::move(device), slots);
+  if (model.ok() && !(*model)->note().empty()) Print(stderr, "note: {}\n", (*model)->note());
+  return model;
 }
 
 }  // namespace engine::cli

@@ -46,11 +46,6 @@ plan::Layout Changed(const plan::Layout& layout, graph::Axis axis, graph::Placem
   return after;
 }
 
-const plan::Split& SplitAlong(const plan::Layout& layout, graph::Axis axis) {
-  return *std::find_if(layout.splits().begin(), layout.splits().end(),
-                       [&](const plan::Split& split) { return split.axis == axis; });
-}
-
 // Whether `split` cuts within the split of another axis that is to go or to come.
 bool IsInTheWay(const plan::Split& split, const plan::Layout& have, const plan::Layout& want) {
   return std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](graph::Axis axis) {
@@ -118,17 +113,13 @@ std::optional<double> DetourBytes(const plan::Layout& layout, const Shape& shape
 
 LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const plan::Layout& want,
                                                 const Shape& shape) const {
-  enum class Round { kExchange, kCut, kExchangeAnyway };
-  for (const Round round : {Round::kExchange, Round::kCut, Round::kExchangeAnyway}) {
+  for (const bool cuts : {false, true}) {
     for (const graph::Axis axis : graph::kAxes) {
       const graph::Placement to = want.At(axis);
-      if (have.At(axis) == to || have.At(axis).replicated() != (round == Round::kCut)) continue;
-      if (!CanConvert(have, shape, axis, to, mesh_)) continue;
-      if (!to.split() || MayCut(have, want, axis)) return {axis, to};
+      if (have.At(axis) == to || have.At(axis).replicated() != cuts) continue;
       // A split that would have to be taken back again is not made.
-      const plan::Layout after = Changed(have, axis, to);
-      if (round == Round::kExchangeAnyway && !IsInTheWay(SplitAlong(after, axis), after, want))
-        return {axis, to};
+      if (to.split() && !MayCut(have, want, axis)) continue;
+      if (CanConvert(have, shape, axis, to, mesh_)) return {axis, to};
     }
   }
   const auto& splits = have.splits();
@@ -145,7 +136,7 @@ LayoutConverter::Step LayoutConverter::NextStep(const plan::Layout& have, const 
 std::int32_t LayoutConverter::Convert(std::int32_t from, const plan::Layout& want, const graph::Node& reader,
                                       bool share) {
   constexpr int kMostSteps =
-      4 * static_cast<int>(graph::kAxes.size());  // an axis takes three at most: back, to, again
+      2 * static_cast<int>(graph::kAxes.size());  // an axis takes two at most: back, and to
   std::int32_t at = from;
   for (int steps = 0; !(local_->value(at).layout == want); ++steps) {
     ENGINE_CHECK(steps < kMostSteps, "{} to {}", local_->value(at).layout.ToString(), want.ToString());

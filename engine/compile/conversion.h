@@ -36,7 +36,7 @@ std::optional<double> DetourBytes(const plan::Layout& layout, const Shape& shape
 //
 // Splits that are to go are taken back and sums made first; then dims are cut, from the outermost split of each on, so that what is
 // exchanged within an outer split is that split's part alone. Where an axis cuts within a split that is to go or to come, its own split is taken
-// back before and cut again behind.
+// back before and cut again behind; of two splits of a dim that are to change places, the inner one is taken back.
 class LayoutConverter {
  public:
   // Both must outlive it.

@@ -1,5 +1,4 @@
 // Opening the data of a recipe: its sets, their masks, and the order of their samples.
-#include "engine/base/core_limit.h"
 #include "engine/data/source.h"
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <memory>
 #include <numeric>
 
+#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"

@@ -211,10 +211,18 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelSource
   if (!has_caches && recipe.generate.cache_dtype == "fp8")
     return InvalidArgument("{}; such a model has no caches that could be in fp8 (--cache-dtype auto)",
                            Message(plan.status()));
-  if (!has_caches)
+  std::string note;
+  if (!has_caches) {
+    note = fmt::format(
+        "{}: each new token takes a pass over all {} tokens of the context, where those that are not there "
+        "yet are token 0, "
+        "and count in steps that mix tokens otherwise than by causal attention",
+        Message(plan.status()), recipe.data.sequence_length);
     plan = driver::CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true});
+  }
   RETURN_IF_ERROR(plan.status());
   std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(device), *std::move(plan)));
+  loaded->note_ = std::move(note);
   ASSIGN_OR_RETURN(loaded->ranks_, state::Ranks::Create(loaded->plan_, loaded->device_, 0));
   const auto& executors = loaded->ranks_->executors();
   for (std::size_t rank = 0; rank < executors.size(); ++rank) {  // one after the other, as HDF5 reads

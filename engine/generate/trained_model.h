@@ -77,6 +77,8 @@ class LoadedModel {
   LoadedModel& operator=(const LoadedModel&) = delete;
 
   Decoder& decoder() { return *decoder_; }
+  // Why it does not go token by token, and what comes of that; empty: it does.
+  const std::string& note() const { return note_; }
 
  private:
   LoadedModel(state::Device device, plan::Plan plan) : device_(std::move(device)), plan_(std::move(plan)) {}
@@ -85,6 +87,7 @@ class LoadedModel {
   plan::Plan plan_;
   std::unique_ptr<state::Ranks> ranks_;
   std::unique_ptr<Decoder> decoder_;
+  std::string note_;
 };
 
 }  // namespace engine::generate

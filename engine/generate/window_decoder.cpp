@@ -53,7 +53,8 @@ class WindowDecoder final : public Decoder {
     const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                             const backend::TensorView& host) -> absl::Status {
       for (std::int64_t s = 0; s < plan_.sequence; ++s) {
-        // Causal attention keeps what stands after the last token out of its logits.
+        // Causal attention keeps what stands after the last token out of its logits; steps that mix tokens otherwise, such as
+        // experts with a capacity, do not (LoadedModel::note).
         const std::int32_t token = s < count ? tokens[static_cast<std::size_t>(s)] : 0;
         host.as<std::int32_t>()[s] = input == model::kPositions ? static_cast<std::int32_t>(s) : token;
       }

@@ -149,6 +149,7 @@ absl::StatusOr<std::optional<Placement>> FromMpi(const Variables& variables, con
   if (!variables.Has(names.rank) && !variables.Has(names.world)) return std::nullopt;
   ASSIGN_OR_RETURN(Placement placement, ReadRanks(variables, names));
   placement.parent = getppid();
+  placement.bound_within = 0;
   const std::string job = variables.TextOr(job_name, fmt::format("parent {}", placement.parent));
   if (variables.Has("MASTER_ADDR")) {
     ASSIGN_OR_RETURN(const std::int64_t port,
@@ -209,6 +210,7 @@ absl::StatusOr<std::optional<Placement>> FromSlurm(const Lookup& lookup) {
   }
   ASSIGN_OR_RETURN(Placement placement,
                    ReadRanks(variables, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}));
+  ASSIGN_OR_RETURN(placement.bound_within, variables.NumberOr("SLURM_CPUS_ON_NODE", 0, 1, kMostRanks));
   ASSIGN_OR_RETURN(const std::int64_t node, variables.NumberOr("SLURM_NODEID", 0, 0, kMostRanks));
   const std::string per_node =
       variables.TextOr("SLURM_STEP_TASKS_PER_NODE", variables.TextOr("SLURM_TASKS_PER_NODE", ""));

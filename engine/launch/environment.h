@@ -20,6 +20,9 @@ struct Placement {
   std::int64_t rank = 0;
   std::int64_t local_rank = 0;  // among the processes of this host
   std::int64_t local_size = 1;
+  // The cores of the job on this host, where the launcher may have bound each rank to some of them; 0: it does not say how many, so
+  // all that the machine has. nullopt: it binds none.
+  std::optional<std::int64_t> bound_within = {};
   Endpoint coordinator;        // where rank 0 listens
   std::string token;           // what tells the processes of this run from others
   int listener = -1;           // of rank 0: the socket that listens there already, opened by our supervisor
@@ -47,7 +50,8 @@ Lookup ProcessEnvironment();
 //                MASTER_PORT, or is on this host where all ranks are. Before SLURM, since mpirun starts its
 //                own daemons by srun
 //   SLURM        SLURM_PROCID, SLURM_NTASKS (more than 1: a shell of one task is no launcher), SLURM_LOCALID,
-//                SLURM_STEP_NODELIST (its first host is rank 0's), SLURM_JOB_ID (from which the port follows)
+//                SLURM_STEP_NODELIST (its first host is rank 0's), SLURM_JOB_ID (from which the port follows),
+//                SLURM_CPUS_ON_NODE
 //   PMI          PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS, of MPICH's mpiexec and those made of
 //   it;
 //                rank 0 is found as Open MPI's

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
 
 #include "engine/recipe/batch_size.h"
 #include "engine/recipe/fields.h"
@@ -142,12 +143,15 @@ void WholeMicrobatches(const RuleContext& c, const char* name, std::int64_t valu
   if (!Ramps(t) || step < 0 || !IsWhole(t, t.global_batch, step)) return;  // other rules say so
   if (IsWhole(t, value, step)) return;
   const std::string key = fmt::format("training.rampup.{}", name);
+  const auto of_groups = [&](std::string_view other) {  // a key that counts in groups only
+    return groups ? other : std::string_view(key);
+  };
   std::string hint = c.WaysOut({{.key = key, .name = name, .values = MultiplesAround(value, step)}});
   if (hint.empty())
     hint = fmt::format("{} {}", name, NearestMultiples(value, step));  // with another start, or increment
   c.Error(
       {key, "training.rampup.start", "training.micro_batch", "parallelism.dp", "parallelism.ep",
-       "parallelism.pp", "parallelism.virtual_stages"},
+       of_groups("parallelism.pp"), of_groups("parallelism.virtual_stages")},
       fmt::format("rampup.{} {} is not a multiple of micro_batch {} × dp {} × ep {}{} = {}", name, value,
                   t.micro_batch, p.dp, p.ep, groups ? fmt::format(" × pp {} (interleaved)", p.pp) : "", step),
       std::move(hint));
@@ -172,7 +176,9 @@ void ProgramIsOfSensibleLength(const RuleContext& c) {
     const std::int64_t all = ProductOrOverflow({sizes, mean, p.pp, p.virtual_stages});
     if (all >= 0 && all / 2 <= kMostTurns) return;
     c.Error(
-        {"training.rampup.increment", "training.global_batch"},
+        {"training.rampup.increment", "training.rampup.start", "training.global_batch",
+         "training.micro_batch", "parallelism.dp", "parallelism.ep", "parallelism.pp",
+         "parallelism.virtual_stages"},
         fmt::format(
             "the {} sizes from rampup.start {} to global_batch {}, each with its own program, have together "
             "more than {} turns of microbatches × pp {} × virtual_stages {}",
@@ -183,7 +189,8 @@ void ProgramIsOfSensibleLength(const RuleContext& c) {
   const std::int64_t microbatches = c.recipe.microbatches();
   const std::int64_t turns = ProductOrOverflow({microbatches, p.pp, p.virtual_stages});
   if (turns >= 0 && turns <= kMostTurns) return;
-  c.Error({"training.global_batch", "training.micro_batch", "parallelism.pp", "parallelism.virtual_stages"},
+  c.Error({"training.global_batch", "training.micro_batch", "parallelism.dp", "parallelism.ep",
+           "parallelism.pp", "parallelism.virtual_stages"},
           fmt::format("an iteration of {} microbatches × pp {} × virtual_stages {} has more than {} turns",
                       microbatches, p.pp, p.virtual_stages, kMostTurns),
           "a larger micro_batch; or a smaller global_batch");

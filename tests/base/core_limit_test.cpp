@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
-#include <thread>
+#include <vector>
 
 #include "tests/base/file_root.h"
 
@@ -12,7 +14,7 @@ namespace engine {
 
 TEST_CASE("core limit: the quotas of control groups of version 2, the least of all above, rounded up") {
   FileRoot root;
-  const int all = static_cast<int>(std::thread::hardware_concurrency());
+  const int all = CoreLimitOfProcess(FileRoot().path()).cores;
   CHECK(CoreLimitOfProcess(root.path()).cores == all);
   root.Add("/proc/self/cgroup", "0::/a/b\n");
   root.Add("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
@@ -37,7 +39,7 @@ TEST_CASE("core limit: the quotas of control groups of version 2, the least of a
 
 TEST_CASE("core limit: control groups of version 1, and the one of a container, whose name is another's") {
   FileRoot root;
-  const int all = static_cast<int>(std::thread::hardware_concurrency());
+  const int all = CoreLimitOfProcess(FileRoot().path()).cores;
   root.Add("/proc/self/cgroup", "5:cpu,cpuacct:/docker/1f\n4:memory:/x\n0::/y\n");
   root.Add("/sys/fs/cgroup/cpu/docker/1f/cpu.cfs_quota_us", "-1\n");
   root.Add("/sys/fs/cgroup/cpu/docker/1f/cpu.cfs_period_us", "100000\n");
@@ -60,6 +62,35 @@ TEST_CASE("core limit: the cores that a process is scheduled on") {
   REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
   CHECK(CoreLimitOfProcess(FileRoot().path()).cores == 1);
   REQUIRE(sched_setaffinity(0, sizeof(before), &before) == 0);
+}
+
+TEST_CASE("core limit: an equal share for each rank, whose launcher may have bound it to its own cores") {
+  struct Case {
+    CoreLimit limit;  // of this process
+    std::optional<std::int64_t> bound_within;
+    std::int64_t ranks;
+    int of_ranks, share;
+  };
+  for (const auto& [limit, bound_within, ranks, of_ranks, share] :
+       std::vector<Case>{{{16, ""},
+                          std::nullopt,
+                          4,
+                          16,
+                          4},  // our supervisor's, on a machine of 64 cores that leaves it 16
+                         {{4, "cpu.max"}, std::nullopt, 4, 4, 1},
+                         {{2, ""}, std::nullopt, 4, 2, 1},
+                         {{4, ""}, 16, 4, 16, 4},   // srun -n 4 -c 4, each bound to its own
+                         {{16, ""}, 16, 4, 16, 4},  // the same, not bound
+                         {{1, ""}, 4, 4, 4, 1},
+                         {{2, ""}, 2, 4, 2, 1},    // two for four ranks
+                         {{1, ""}, 0, 2, 64, 1},   // mpirun --bind-to core
+                         {{32, ""}, 0, 8, 64, 8},  // --bind-to numa
+                         {{4, "cpu.max"}, 0, 4, 4, 1}}) {
+    CAPTURE(limit.cores);
+    CAPTURE(ranks);
+    CHECK(CoresOfRanks(limit, bound_within, 64) == of_ranks);
+    CHECK(ShareOfCores(limit, of_ranks, ranks) == share);
+  }
 }
 
 }  // namespace engine

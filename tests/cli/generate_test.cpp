@@ -46,6 +46,54 @@ TEST_CASE("generate: from a run or one checkpoint, the same text for the same se
   CHECK(RunProgram("generate " + tiny.out + " --tp 0").exit_code == 2);
 }
 
+TEST_CASE("generate: a model that does not go token by token says so, and what fills its window") {
+  const data::TempDir folder;
+  data::WriteFile(folder / "experts.toml", R"([model]
+dims = { D = 16, L = 1, H = 2, E = 8, F = 16, V = 64, X = 4 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+main = [
+  { do = "embedding", as = "emb", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["att", "mlp as mlp"] },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.att]
+steps = [
+  { do = "linear", as = "qkv", of = "x", out = ["H", 3, "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"] },
+  { do = "attention", as = "core", of = ["q", "k", "v"] },
+  { do = "linear", as = "proj", out = ["D"] },
+  { do = "residual", as = "res", of = ["x", "proj"], to = "x" },
+]
+[block.mlp]
+steps = [
+  { do = "route", as = "router", of = "x", experts = "X", top_k = 1, normalize = false, to = ["choice", "weight"] },
+  { do = "experts", as = "experts", of = ["x", "choice", "weight"], hidden = "F", capacity = 1.0 },
+  { do = "residual", as = "res", of = ["x", "experts"], to = "x" },
+]
+[data]
+source = "random"
+sequence_length = 16
+[optimizer]
+learning_rate = 1e-2
+[training]
+global_batch = 2
+micro_batch = 2
+iterations = 1
+)");
+  const ProgramResult trained = RunProgram("run " + folder / "experts.toml" + " --out " + folder / "run");
+  REQUIRE_MESSAGE(trained.exit_code == 0, trained.output);
+  const ProgramResult generated =
+      RunProgram("generate " + folder / "run" + " --tokens-in '5 9' --tokens 2 --temperature 0");
+  CHECK(generated.exit_code == 0);
+  CHECK(Contains(
+      generated.output,
+      "note: layers.0.mlp.experts.drop (drop) mixes the tokens of a sequence, as generation, token by token, "
+      "cannot: each new token takes a pass over all 16 tokens of the context, where those that are not there "
+      "yet "
+      "are token 0, and count in steps that mix tokens otherwise than by causal attention\n"));
+}
+
 TEST_CASE("generate: what is refused, and how") {
   const data::TempDir folder;
   const ProgramResult none = RunProgram("generate " + folder.path());

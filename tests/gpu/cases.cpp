@@ -6,10 +6,10 @@
 #include <initializer_list>
 #include <set>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/base/core_limit.h"
 #include "engine/graph/activation.h"
 #include "engine/graph/attention_inputs.h"
 #include "engine/ops/fused.h"
@@ -51,9 +51,7 @@ bool HasKernel(const Case& test) {
 }  // namespace
 
 Tensors RunOnCpu(const OpDef& op, const Attributes& attributes, const Tensors& inputs) {
-  return ops_test::RunOp(
-      op, attributes, inputs,
-      {.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U))});
+  return ops_test::RunOp(op, attributes, inputs, {.threads = std::min(CoresOfProcess(), 16)});
 }
 
 void AddCommon(std::initializer_list<const OpDef*> ops, GpuCases* cases) {

@@ -141,6 +141,8 @@ TEST_CASE("environment: SLURM") {
   CHECK(MustFind(With(kSlurm, "SLURM_PROCID", "0")).token == placement.token);
   CHECK(MustFind(With(kSlurm, "SLURM_JOB_ID", "4712")).coordinator.port != placement.coordinator.port);
   CHECK(MustFind(With(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "1(x2),4")).local_size == 4);
+  CHECK(MustFind(kSlurm).bound_within == 0);  // as many cores as the machine has
+  CHECK(MustFind(With(kSlurm, "SLURM_CPUS_ON_NODE", "16")).bound_within == 16);
   // A host's name, which nobody gave, must be good for ranks on other hosts.
   CHECK(placement.guessed_host);
   CHECK(!MustFind(With(kSlurm, "ENGINE_COORDINATOR", "x:7")).guessed_host);

@@ -112,4 +112,32 @@ activation_layers = 1
               "stay on the device") == "--set:1:28 parallelism.virtual_stages=4");
 }
 
+TEST_CASE("a growing batch is reported at a --set that it counts, and at no other") {
+  const TemporaryFolder folder;
+  folder.Write("base.toml", BaseRecipe());
+  const std::string path = folder.Write("grows.toml", R"(
+extends = "base.toml"
+[training.rampup]
+start = 3
+increment = 1
+samples = 1000
+)");
+  const LoadOptions pp_2 = {{"parallelism.pp=2"}, ""};
+  CHECK(PlaceOf(Load(path, pp_2), "rampup.start 3 is not a multiple of micro_batch 2 × dp 1 × ep 1 = 2") ==
+        "grows.toml:4:9 start = 3");
+  const std::string chunks = folder.Write("chunks.toml", R"(
+extends = "base.toml"
+[parallelism]
+schedule = "interleaved"
+virtual_stages = 2
+[training.rampup]
+start = 6
+increment = 2
+samples = 1000
+)");
+  CHECK(PlaceOf(Load(chunks, pp_2),
+                "rampup.start 6 is not a multiple of micro_batch 2 × dp 1 × ep 1 × pp 2 (interleaved) = 4") ==
+        "--set:1:16 parallelism.pp=2");
+}
+
 }  // namespace engine::recipe
