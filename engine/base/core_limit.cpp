@@ -29,15 +29,14 @@ std::optional<double> QuotaOf(const std::string& quota_path, const std::string& 
   return quota / period;
 }
 
-// Those that this thread may be scheduled on: all that the machine has where the system does not say which.
+// Counts the cores that this thread may be scheduled on. Where the system does not say which these are, all that the machine has count.
 int ScheduledCores() {
   constexpr std::size_t kMostCores = std::size_t{1} << 20;
-  for (std::size_t cores = CPU_SETSIZE; cores <= kMostCores;
-       cores *= 2) {  // EINVAL: the system's own sets are larger
+  for (std::size_t cores = CPU_SETSIZE; cores <= kMostCores; cores *= 2) {
     std::vector<cpu_set_t> sets(cores / CPU_SETSIZE);
     const std::size_t bytes = sets.size() * sizeof(cpu_set_t);
     if (sched_getaffinity(0, bytes, sets.data()) == 0) return std::max(1, CPU_COUNT_S(bytes, sets.data()));
-    if (errno != EINVAL) break;
+    if (errno != EINVAL) break;  // which says that the system's own sets are larger
   }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

@@ -105,16 +105,19 @@ bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {
 absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                          ProcessGroup* group) {
   if (UsesCpu(recipe, choice)) {
-    const std::int64_t ranks = group == nullptr ? recipe.world_size() : group->placement().local_size;
     const CoreLimit limit = CoreLimitOfProcess();
-    const int cores = group == nullptr ? limit.cores
-                                       : CoresOfRanks(limit, group->placement().bound_within,
-                                                      static_cast<int>(std::thread::hardware_concurrency()));
-    state::Device device = group == nullptr
-                               ? MakeCpuDevice(choice)
-                               : group->CpuDevice(choice.threads > 0 ? ThreadsOf(choice, ranks)
-                                                                     : ShareOfCores(limit, cores, ranks));
-    device.shares_cores = ranks > cores;
+    if (group == nullptr) {
+      state::Device device = MakeCpuDevice(choice);
+      device.shares_cores = recipe.world_size() > limit.cores;
+      return device;
+    }
+    const launch::Placement& placement = group->placement();
+    const int cores =
+        CoresOfRanks(limit, placement.bound_within, static_cast<int>(std::thread::hardware_concurrency()));
+    state::Device device =
+        group->CpuDevice(choice.threads > 0 ? ThreadsOf(choice, placement.local_size)
+                                            : ShareOfCores(limit, cores, placement.local_size));
+    device.shares_cores = placement.local_size > cores;
     return device;
   }
 #ifdef ENGINE_CUDA

@@ -20,8 +20,8 @@ struct Placement {
   std::int64_t rank = 0;
   std::int64_t local_rank = 0;  // among the processes of this host
   std::int64_t local_size = 1;
-  // The cores of the job on this host, where the launcher may have bound each rank to some of them; 0: it does not say how many, so
-  // all that the machine has. nullopt: it binds none.
+  // The number of cores that the job has on this host, where the launcher may have bound each rank to some of them. 0: the launcher
+  // does not say, so it is all that the machine has; nullopt: the launcher binds no rank.
   std::optional<std::int64_t> bound_within = {};
   Endpoint coordinator;        // where rank 0 listens
   std::string token;           // what tells the processes of this run from others

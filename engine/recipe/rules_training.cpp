@@ -143,7 +143,7 @@ void WholeMicrobatches(const RuleContext& c, const char* name, std::int64_t valu
   if (!Ramps(t) || step < 0 || !IsWhole(t, t.global_batch, step)) return;  // other rules say so
   if (IsWhole(t, value, step)) return;
   const std::string key = fmt::format("training.rampup.{}", name);
-  const auto of_groups = [&](std::string_view other) {  // a key that counts in groups only
+  const auto of_groups = [&](std::string_view other) {  // a key that is counted in groups only
     return groups ? other : std::string_view(key);
   };
   std::string hint = c.WaysOut({{.key = key, .name = name, .values = MultiplesAround(value, step)}});

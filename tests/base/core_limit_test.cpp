@@ -71,21 +71,18 @@ TEST_CASE("core limit: an equal share for each rank, whose launcher may have bou
     std::int64_t ranks;
     int of_ranks, share;
   };
-  for (const auto& [limit, bound_within, ranks, of_ranks, share] :
-       std::vector<Case>{{{16, ""},
-                          std::nullopt,
-                          4,
-                          16,
-                          4},  // our supervisor's, on a machine of 64 cores that leaves it 16
-                         {{4, "cpu.max"}, std::nullopt, 4, 4, 1},
-                         {{2, ""}, std::nullopt, 4, 2, 1},
-                         {{4, ""}, 16, 4, 16, 4},   // srun -n 4 -c 4, each bound to its own
-                         {{16, ""}, 16, 4, 16, 4},  // the same, not bound
-                         {{1, ""}, 4, 4, 4, 1},
-                         {{2, ""}, 2, 4, 2, 1},    // two for four ranks
-                         {{1, ""}, 0, 2, 64, 1},   // mpirun --bind-to core
-                         {{32, ""}, 0, 8, 64, 8},  // --bind-to numa
-                         {{4, "cpu.max"}, 0, 4, 4, 1}}) {
+  for (const auto& [limit, bound_within, ranks, of_ranks, share] : std::vector<Case>{
+           {{16, ""}, std::nullopt, 4, 16, 4},  // of the machine's 64, docker --cpuset-cpus
+           {{4, "cpu.max"}, std::nullopt, 4, 4, 1},
+           {{2, ""}, std::nullopt, 4, 2, 1},
+           {{4, ""}, 16, 4, 16, 4},   // srun -n 4 -c 4, each bound to its own
+           {{16, ""}, 16, 4, 16, 4},  // the same, not bound
+           {{1, ""}, 4, 4, 4, 1},
+           {{2, ""}, 2, 4, 2, 1},    // two for four ranks
+           {{1, ""}, 0, 2, 64, 1},   // mpirun --bind-to core
+           {{32, ""}, 0, 8, 64, 8},  // --bind-to numa
+           {{4, "cpu.max"}, 0, 4, 4, 1},
+       }) {
     CAPTURE(limit.cores);
     CAPTURE(ranks);
     CHECK(CoresOfRanks(limit, bound_within, 64) == of_ranks);

@@ -90,8 +90,7 @@ iterations = 1
       generated.output,
       "note: layers.0.mlp.experts.drop (drop) mixes the tokens of a sequence, as generation, token by token, "
       "cannot: each new token takes a pass over all 16 tokens of the context, where those that are not there "
-      "yet "
-      "are token 0, and count in steps that mix tokens otherwise than by causal attention\n"));
+      "yet are token 0, and count in steps that mix tokens otherwise than by causal attention\n"));
 }
 
 TEST_CASE("generate: what is refused, and how") {

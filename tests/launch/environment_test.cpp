@@ -82,6 +82,7 @@ TEST_CASE("environment: our supervisor") {
   CHECK(placement.coordinator.ToString() == "a:1");
   CHECK(placement.token == "t");
   CHECK(placement.listener == -1);
+  CHECK(!placement.bound_within);
   CHECK(MustFind(With(kEngine, "ENGINE_LISTENER", "9")).listener == 9);
   CheckError(Without(kEngine, "ENGINE_TOKEN"),
              "engine run: ENGINE_TOKEN is not set, but others of its variables are there");
@@ -102,6 +103,7 @@ TEST_CASE("environment: torchrun and PyTorchJob") {
   CHECK(placement.local_size == 4);
   CHECK(placement.coordinator.ToString() == "node0:29400");
   CHECK(placement.token.size() == 32);
+  CHECK(!placement.bound_within);
   // Torchrun's agent has the port itself.
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True")).coordinator.port == 29401);
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "other")).token != placement.token);
@@ -195,6 +197,7 @@ TEST_CASE("environment: Open MPI, also where SLURM gave it its nodes") {
   variables.insert(kOpenMpi.begin(), kOpenMpi.end());
   const Placement placement = MustFind(variables);
   CHECK(placement.source == "Open MPI");
+  CHECK(placement.bound_within == 0);
   CHECK(placement.rank == 1);
   CHECK(placement.world == 2);
   CHECK(placement.local_rank == 1);

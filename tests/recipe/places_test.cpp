@@ -140,4 +140,24 @@ samples = 1000
         "--set:1:16 parallelism.pp=2");
 }
 
+TEST_CASE("a program that a --set makes too long is reported at that --set") {
+  const TemporaryFolder folder;
+  folder.Write("base.toml", BaseRecipe());
+  const auto place = [&](const std::string& text, const std::string& set, const std::string& message) {
+    const std::string path = folder.Write("long.toml", "extends = \"base.toml\"\n" + text);
+    CHECK(PlaceOf(Load(path), message) == "no such diagnostic");
+    return PlaceOf(Load(path, {{set}, ""}), message);
+  };
+  CHECK(place("[parallelism]\ndp = 2\n[training]\nglobal_batch = 6_000_000\n", "parallelism.dp=1",
+              "an iteration of 3000000 microbatches × pp 1 × virtual_stages 1 has more than 2000000 turns") ==
+        "--set:1:16 parallelism.dp=1");
+  CHECK(
+      place(
+          "[training]\nglobal_batch = 3000\nrampup = { start = 2, increment = 2, samples = 30_000 }\n",
+          "training.micro_batch=1",
+          "the 1500 sizes from rampup.start 2 to global_batch 3000, each with its own program, have together "
+          "more than 2000000 turns of microbatches × pp 1 × virtual_stages 1") ==
+      "--set:1:22 training.micro_batch=1");
+}
+
 }  // namespace engine::recipe
