@@ -358,11 +358,13 @@ TEST_CASE(
   const std::int64_t plain = OwnGradLayoutOf(shape).bytes;
   shape.distance = 10;
   CHECK(WhyNotOwn(shape).empty());
-  // Three blocks of 128 keys, eight warps, 11 distances of keys that are not behind their queries, in fp32.
-  CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * 4 * 3 * 8 * 11 * 4);
-  CHECK(OwnGradLayoutOf(shape).distance_sums == plain);
-  shape.causal = false;  // then there are 21
-  CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * 4 * 3 * 8 * 21 * 4);
+  // Three blocks of 128 keys, eight warps, 11 distances of keys that are not behind their queries, in fp32. The log-sum-exp is there less
+  // the first bias, too: of at most four tiles of 128 queries.
+  const std::int64_t lse = 2 * 4 * 4 * 128 * 4;
+  CHECK(OwnGradLayoutOf(shape).bytes == plain + lse + 2 * 4 * 3 * 8 * 11 * 4);
+  CHECK(OwnGradLayoutOf(shape).distance_sums == plain + lse);
+  shape.causal = false;  // then there are 21, and it is there less the last bias, too
+  CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * lse + 2 * 4 * 3 * 8 * 21 * 4);
   shape.causal = true;
   shape.softcap = 5;
   CHECK(WhyNotOwn(shape) == "attention with a soft cap beside trained biases");

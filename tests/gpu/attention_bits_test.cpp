@@ -137,6 +137,11 @@ std::vector<AttentionOptions> LargeOptions() {
       o->queries = 1024;
       o->positions = {{512, 512}, {3072, 512}};
     });
+    // No query sees the last third of the keys.
+    add(OptionsOf(2, 4096, 8, 8, head), [](AttentionOptions* o) {
+      o->queries = 1024;
+      o->positions = {{512, 512}, {2176, 512}};
+    });
     add(OptionsOf(2, 1000, 8, 8, head), [](AttentionOptions* o) { o->causal = false; });
     add(OptionsOf(2, 2048, 8, 4, head), [](AttentionOptions* o) { o->distance = 128; });
     for (const std::int64_t pairs : {1101, 1104})

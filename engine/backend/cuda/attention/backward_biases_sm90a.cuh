@@ -12,8 +12,7 @@ template <typename Form>
 struct BiasGradients {
   DistanceSums<typename Form::T, Form::kScoreQueries> sums;
   int head = -1;  // that `sums` are of; −1: none yet
-  int head_here,
-      corner;  // of the step: the head, and how far behind its first query the warp's first key stands
+  int corner;     // of the step: how far behind its first query the warp's first key stands
 
   // Begins a block: the warp's sums of its keys are 0.
   __device__ __forceinline__ void Begin(const BackwardParams& p, std::uint32_t block_note) const {
@@ -25,22 +24,27 @@ struct BiasGradients {
     }
     __syncwarp();
   }
-  // Finds out where the step stands for which Add is called next: it has the tile's queries from first_query on, and `key` is
-  // the first key of this thread.
-  __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
-                                         int key) {
+  // Finds out where the step stands that is added next: it has the tile's queries from first_query on, and `key` is the first key of this
+  // thread.
+  __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t block_note,
+                                         std::uint32_t tile_note, int first_query, int key) {
     const TileNote t = GetNote<TileNote>(tile_note);
-    head_here = t.head_of_biases();
+    if (t.head_of_biases() != head) {
+      Finish(p, block_note);
+      head = t.head_of_biases();
+    }
     corner = key - static_cast<int>(threadIdx.x) % kWarp / 4 - t.position - first_query;
     __syncwarp();  // all lanes have read the note before one of them gives it back
   }
+  // Adds the step's gradients where all of them are of the first bias or the last one; Add does elsewhere. It has no branch, as products are
+  // under way when it is called.
+  __device__ __forceinline__ void AddFar(const BackwardParams& p,
+                                         const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
+    sums.AddFar(d_scores, corner, DistancesOf(p.common));
+  }
   __device__ __forceinline__ void Add(const BackwardParams& p, std::uint32_t block_note,
                                       const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
-    if (head_here != head) {
-      Finish(p, block_note);
-      head = head_here;
-    }
-    sums.Add(d_scores, corner, DistancesOf(p.common), [&] { return SumsOf(p, block_note, head); });
+    sums.AddNear(d_scores, corner, DistancesOf(p.common), [&] { return SumsOf(p, block_note, head); });
   }
 
   __device__ __forceinline__ void Finish(const BackwardParams& p, std::uint32_t block_note) {
@@ -65,6 +69,8 @@ struct NoBiasGradients {
   template <typename... Of>
   __device__ __forceinline__ void Locate(const Of&...) {}
   template <typename... Of>
+  __device__ __forceinline__ void AddFar(const Of&...) {}
+  template <typename... Of>
   __device__ __forceinline__ void Add(const Of&...) {}
   template <typename... Of>
   __device__ __forceinline__ void Finish(const Of&...) {}
@@ -75,8 +81,8 @@ template <typename Form>
 struct PairGradients {
   int head, query, first_key;  // of the step: the head, and this thread's first query and key
 
-  __device__ __forceinline__ void Locate(const BackwardParams&, std::uint32_t tile_note, int first_query,
-                                         int key) {
+  __device__ __forceinline__ void Locate(const BackwardParams&, std::uint32_t, std::uint32_t tile_note,
+                                         int first_query, int key) {
     const TileNote t = GetNote<TileNote>(tile_note);
     head = t.head_of_biases();
     query = t.position + first_query + static_cast<int>(threadIdx.x) % 4 * 2;
@@ -110,6 +116,8 @@ struct PairGradients {
       });
     }
   }
+  template <typename... Of>
+  __device__ __forceinline__ void AddFar(const Of&...) {}
   __device__ __forceinline__ void Begin(const BackwardParams&, std::uint32_t) const {}
   __device__ __forceinline__ void Finish(const BackwardParams&, std::uint32_t) {}
 };

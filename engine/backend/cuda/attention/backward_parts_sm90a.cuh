@@ -46,8 +46,8 @@ template <typename Form>
 struct BackwardMemory {
   static constexpr int kRowsBytes = Form::kQueries * 4;
   static constexpr int kNoteBytes = 16;
-  static constexpr int kNotes = 3 + Form::kStages;
-  static constexpr int kBarriers = 4 + 2 * (Form::kStages + Form::kDOStages);
+  static constexpr int kNotes = 2 + 2 * Form::kWorkers + Form::kStages;
+  static constexpr int kBarriers = 7 + 2 * (Form::kStages + Form::kDOStages);
   static constexpr int kBytes = Form::K::kBytes + Form::V::kBytes +
                                 Form::kStages * (Form::Q::kBytes + kRowsBytes) +
                                 Form::kDOStages * (Form::DO::kBytes + kRowsBytes) + Form::kScoreBytes +
@@ -76,10 +76,13 @@ struct BackwardMemory {
     return lse(Form::kStages) + stage * kRowsBytes;
   }
   __device__ std::uint32_t block_note() const { return delta(Form::kDOStages); }
-  __device__ std::uint32_t sight_note() const { return block_note() + kNoteBytes; }
-  __device__ std::uint32_t item_note() const { return block_note() + 2 * kNoteBytes; }
+  __device__ std::uint32_t item_note() const { return block_note() + kNoteBytes; }
   __device__ std::uint32_t tile_note(std::uint32_t stage) const {
-    return block_note() + (3 + stage) * kNoteBytes;
+    return block_note() + (2 + stage) * kNoteBytes;
+  }
+  // Blocks use two of them in turn.
+  __device__ std::uint32_t sight_note(std::uint32_t which, int worker) const {
+    return tile_note(Form::kStages) + (which * Form::kWorkers + worker) * kNoteBytes;
   }
   __device__ std::uint32_t barrier(int i) const { return block_note() + kNotes * kNoteBytes + i * 8; }
 
@@ -93,7 +96,10 @@ struct BackwardMemory {
   __device__ std::uint32_t kv_empty() const { return barrier(1); }
   __device__ std::uint32_t item_full() const { return barrier(2); }
   __device__ std::uint32_t item_empty() const { return barrier(3); }
-  __device__ std::uint32_t q_full(std::uint32_t stage) const { return barrier(4) + stage * 8; }
+  __device__ std::uint32_t v_full() const { return barrier(4); }
+  __device__ std::uint32_t v_empty() const { return barrier(5); }
+  __device__ std::uint32_t dv_read() const { return barrier(6); }
+  __device__ std::uint32_t q_full(std::uint32_t stage) const { return barrier(7) + stage * 8; }
   __device__ std::uint32_t q_empty(std::uint32_t stage) const { return q_full(Form::kStages + stage); }
   __device__ std::uint32_t do_full(std::uint32_t stage) const { return q_full(2 * Form::kStages + stage); }
   __device__ std::uint32_t do_empty(std::uint32_t stage) const { return do_full(Form::kDOStages + stage); }
@@ -118,11 +124,11 @@ __device__ __forceinline__ int GetItem(const BackwardMemory<Form>& memory, std::
   return index;
 }
 
-// Calls each(item, tile, g) for the tiles and query heads of the items that the reader tells of, in the order of the reader. All lanes
-// of a warp that writes sums call it.
-template <typename Form, typename Each>
+// Calls each(item, tile, g) for the tiles and query heads of the items that the reader tells of, in the order of the reader, and
+// end(item) behind those of an item. All lanes of a warp that writes sums call it.
+template <typename Form, typename Each, typename End>
 __device__ __forceinline__ void ForEachTile(const BackwardParams& p, const BackwardMemory<Form>& memory,
-                                            const Each& each) {
+                                            const Each& each, const End& end) {
   for (std::uint32_t parity = 0;; parity ^= 1U) {
     const int index = GetItem<Form>(memory, parity);
     if (index >= p.items) return;
@@ -132,6 +138,7 @@ __device__ __forceinline__ void ForEachTile(const BackwardParams& p, const Backw
       const int tile = walk.Tile(step);
       for (int g = 0; g < p.common.group; ++g) each(item, tile, g);
     }
+    end(item);
   }
 }
 
@@ -141,33 +148,43 @@ struct BlockNote {
   int steps;  // tiles of queries that follow; −1: there are no more blocks
   int sample, kv, block;
 };
-// Stands beside it: of each worker's keys, the queries that see all of them.
+// This note is of a worker's 64 keys of a block.
 struct SightNote {
-  Sight of_worker[2];
+  Sight all;   // the queries that see all of them
+  Sight span;  // that each of them has (SpanOfKey); empty: they have several
 };
+__device__ __forceinline__ SightNote SightNoteOf(const Common& c, int sample, int key) {
+  const Sight first = SpanOfKey(c, sample, key);
+  const Sight last = SpanOfKey(c, sample, key + 63);
+  const bool is_one = first.from == last.from && first.below == last.below;
+  return {{WithMask(c, key + 63, last).from, WithMask(c, key, first).below}, is_one ? first : Sight{0, 0}};
+}
 // This note is of a tile of queries; its barrier is q_full.
 struct TileNote {
   int position;
   std::uint32_t head, epoch;  // of the draws
-  // Linear biases: the bits of the slope, times log2(e). Trained ones: the head, and by distance, above it, the bits of its first bias.
+  // Linear biases: the bits of the slope, times log2(e). Trained ones: the head, and by distance, above it, Reach.
   int of_biases;
   __device__ __forceinline__ float slope() const { return __int_as_float(of_biases); }
   __device__ __forceinline__ int head_of_biases() const { return of_biases & 0xFFFF; }
-  // Times log2(e).
-  template <typename T>
-  __device__ __forceinline__ float first_bias() const {
-    const auto bits = static_cast<unsigned short>(static_cast<std::uint32_t>(of_biases) >> 16);
-    return ToFloat(reinterpret_cast<const T&>(bits)) * kLog2E;
-  }
+  __device__ __forceinline__ bool is_near() const { return of_biases >> 16 == 0; }
 };
+
+// Which biases by distance the pairs of a tile and a block have: several ones, all the first, or all the last. The numbers are those
+// of what is subtracted from scores (Sm90aAttention::lse2).
+enum Reach : int { kNear, kLow, kHigh };
+template <typename Form>
+__device__ __forceinline__ Reach ReachOf(const Common& c, int first_key, int first_query) {
+  const int corner = first_key - first_query;
+  if (corner + Form::kKeys - 1 <= -c.distance) return kLow;
+  return c.causal == 0 && corner - (Form::kQueries - 1) >= c.distance ? kHigh : kNear;
+}
 
 // TileNote::of_biases of a head.
 template <typename Form>
-__device__ __forceinline__ int NoteOfBiases(const Common& c, int head) {
+__device__ __forceinline__ int NoteOfBiases(const Common& c, int head, Reach reach) {
   if constexpr (Form::kBiases == Biases::kLinear) return __float_as_int(SlopeOf(c, head));
-  if constexpr (Form::kBiases != Biases::kByDistance) return head;
-  const auto* const all = static_cast<const unsigned short*>(c.biases);
-  return head | static_cast<int>(static_cast<std::uint32_t>(__ldg(all + head * (2 * c.distance + 1))) << 16);
+  return head | reach << 16;
 }
 
 template <typename Form>
@@ -190,35 +207,28 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
     const HeadPlace keys = {0, item.block * Form::kKeys, 0, item.kv, item.sample};
     Form::K::Prefetch(k, keys);
     Form::V::Prefetch(v, keys);
-    SightNote sights;
 #pragma unroll
     for (int worker = 0; worker < Form::kWorkers; ++worker) {
-      const int key = item.block * Form::kKeys + worker * 64 % Form::kKeys;
-      sights.of_worker[worker] = {SightOfKey(c, item.sample, key + 63).from,
-                                  SightOfKey(c, item.sample, key).below};
+      PutNote<SightNote>(memory.sight_note(kv_parity, worker),
+                         SightNoteOf(c, item.sample, keys.token + worker * 64 % Form::kKeys));
     }
-    hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
-    kv_parity ^= 1U;
-    PutNote<BlockNote>(memory.block_note(), {walk.steps() * c.group, item.sample, item.kv, item.block});
-    PutNote<SightNote>(memory.sight_note(), sights);
-    hopper::ArriveExpecting(memory.kv_full(), Form::K::kBytes + Form::V::kBytes);
-    Form::K::Load(k, keys, memory.k(), memory.kv_full());
-    Form::V::Load(v, keys, memory.v(), memory.kv_full());
-    // Not before: it waits until the writers are done with the item before the last one.
-    GiveItem<Form>(memory, item_parity, given);
-    item_parity ^= 1U;
-    for (int step = 0; step < walk.steps(); ++step) {
-      const int tile = walk.Tile(step);
-      const QueryTile t = TileOf<Form::kQueries>(c, tile);
-      for (int g = 0; g < c.group; ++g) {
+    // Of a block the first tile comes before the keys and values: they have to wait until the block before is done.
+    const int steps = walk.steps();
+    bool has_keys = false;
+    for (int step = 0, g = 0; !has_keys || step < steps;) {
+      if (steps > 0) {
+        const int tile = walk.Tile(step);
+        const QueryTile t = TileOf<Form::kQueries>(c, tile);
         const int head = item.kv * c.group + g;
         const std::int64_t rows = RowTile<Form>(p, item, g, tile) * Form::kQueries;
+        Reach reach = kNear;
+        if constexpr (Form::kBiases == Biases::kByDistance) reach = ReachOf<Form>(c, keys.token, t.position);
         // The next item, as late as its answer is still not waited for.
         if (step + 1 == walk.steps() && g + 1 == c.group) index = TakeItem(p, /*first=*/false);
         hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
         PutNote<TileNote>(memory.tile_note(ring.stage),
                           {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
-                           NoteOfBiases<Form>(c, head)});
+                           NoteOfBiases<Form>(c, head, reach)});
         const HeadPlace queries = {0, t.row, g, item.kv, item.sample};
         std::uint32_t bytes = Form::Q::kBytes + kRowsBytes;
         if constexpr (Form::kOfPairs) {
@@ -232,13 +242,32 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
                                                       memory.biases(ring.stage), memory.q_full(ring.stage));
           }
         }
-        LoadBytes(p.lse2 + rows, memory.lse(ring.stage), kRowsBytes, memory.q_full(ring.stage));
+        LoadBytes(p.lse2 + reach * p.lse_plane + rows, memory.lse(ring.stage), kRowsBytes,
+                  memory.q_full(ring.stage));
         ring.Next();
         hopper::WaitFor(memory.do_empty(do_ring.stage), do_ring.parity ^ 1U);
         hopper::ArriveExpecting(memory.do_full(do_ring.stage), Form::DO::kBytes + kRowsBytes);
         Form::DO::Load(d_o, queries, memory.d_o(do_ring.stage), memory.do_full(do_ring.stage));
         LoadBytes(p.delta + rows, memory.delta(do_ring.stage), kRowsBytes, memory.do_full(do_ring.stage));
         do_ring.Next();
+      }
+      if (!has_keys) {
+        has_keys = true;
+        hopper::WaitFor(memory.v_empty(), kv_parity ^ 1U);
+        hopper::ArriveExpecting(memory.v_full(), Form::V::kBytes);
+        Form::V::Load(v, keys, memory.v(), memory.v_full());
+        hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
+        kv_parity ^= 1U;
+        PutNote<BlockNote>(memory.block_note(), {walk.steps() * c.group, item.sample, item.kv, item.block});
+        hopper::ArriveExpecting(memory.kv_full(), Form::K::kBytes);
+        Form::K::Load(k, keys, memory.k(), memory.kv_full());
+        // Not before: it waits until the writers are done with the item before the last one.
+        GiveItem<Form>(memory, item_parity, given);
+        item_parity ^= 1U;
+      }
+      if (++g == c.group) {
+        g = 0;
+        ++step;
       }
     }
     if (index < 0) index = TakeItem(p, /*first=*/false);
@@ -273,15 +302,34 @@ __device__ __forceinline__ void StoreSumsOf(std::uint32_t to, const float (&d)[k
   }
 }
 
+// Leaves the gradient of a warpgroup's 64 keys or values in shared memory, from where its writer copies it out.
+template <typename T, typename Matrix, int kSums>
+__device__ __forceinline__ void LeaveKeys(std::uint32_t to, const float (&d)[kSums], float scale) {
+  static_assert(Matrix::kColumns == 2 * kSums);
+  const int row =
+      static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16 + static_cast<int>(threadIdx.x) % 16;
+#pragma unroll
+  for (int step = 0; step < Matrix::kColumns / 16; ++step) {
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      pairs[i] = PairFromFloat(T(), d[8 * step + 2 * i] * scale, d[8 * step + 2 * i + 1] * scale);
+    Matrix::StorePairs(to, row, step, pairs);
+  }
+}
+// One thread copies out what LeaveKeys has left. at.element is its first column; what is behind the last key or element is passed over.
+template <typename Matrix>
+__device__ __forceinline__ void CopyKeys(const CUtensorMap& tensor, const HeadPlace& at, std::uint32_t from) {
+#pragma unroll
+  for (int column = 0; column < Matrix::kColumns; column += Matrix::kPartColumns) {
+    StoreHead(tensor, {at.element + column, at.token, at.head, at.kv_head, at.sample},
+              from + Matrix::ColumnAt(column));
+  }
+}
+
 __device__ __forceinline__ float2 LoadPair(std::uint32_t shared) {
   float2 pair;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(shared));
-  return pair;
-}
-
-__device__ __forceinline__ int2 LoadIntPair(std::uint32_t shared) {
-  int2 pair;
-  asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(pair.x), "=r"(pair.y) : "r"(shared));
   return pair;
 }
 
@@ -358,11 +406,11 @@ __device__ __forceinline__ void WeighWithPairBiases(const Common& c, int key, co
   }
 }
 
-// Scores times `unit`, and the bias of each one's distance, that of scores[0] being `distance`. Eight keys further on distances are those of
+// Adds to scores the bias of each one's distance, that of scores[0] being `distance`. Eight keys further on distances are those of
 // eight queries before: each bias is looked up once.
 template <typename Form>
 __device__ __forceinline__ void AddNearBiases(const BiasesByDistance<typename Form::T>& biases, int distance,
-                                              float unit, BackwardState<Form>& s) {
+                                              float bias_scale, BackwardState<Form>& s) {
   float of_next_keys[2] = {biases.At(distance + 8), biases.At(distance + 7)};
 #pragma unroll
   for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
@@ -371,17 +419,17 @@ __device__ __forceinline__ void AddNearBiases(const BiasesByDistance<typename Fo
       const float bias = biases.At(distance - 8 * i - e);
       float& score = s.scores[4 * i + e];
       float& of_next = s.scores[4 * i + 2 + e];
-      score = fmaf(score, unit, bias);
-      of_next = fmaf(of_next, unit, of_next_keys[e]);
+      score = fmaf(bias, bias_scale, score);
+      of_next = fmaf(of_next_keys[e], bias_scale, of_next);
       of_next_keys[e] = bias;
     }
   }
 }
 
-// Probabilities of scores in pairs, negative where dropped; `bend`: pairs of d(score) of d(scaled product); `note`: of the
-// block, in shared memory, with sights behind it.
+// Probabilities of scores in pairs, negative where dropped; `bend`: pairs of d(score) of d(scaled product).
 template <typename Form>
-__device__ __forceinline__ void Probabilities(const Common& c, int key, const TileNote& t, std::uint32_t note,
+__device__ __forceinline__ void Probabilities(const Common& c, int key, const TileNote& t,
+                                              const BackwardMemory<Form>& memory, std::uint32_t which_block,
                                               const BoxedBiases& boxed, std::uint32_t lse,
                                               BackwardState<Form>& s,
                                               std::uint32_t (&bend)[BackwardState<Form>::kBends]) {
@@ -412,39 +460,30 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
       }
     }
   };
-  if constexpr (Form::kBiases == Biases::kNone) {
+  if constexpr (Form::kBiases == Biases::kNone || Form::kBiases == Biases::kByDistance) {
+    if constexpr (Form::kBiases == Biases::kByDistance) {
+      if (t.is_near())
+        AddNearBiases<Form>(BiasesByDistance<T>(c, t.head_of_biases()), key - position, c.bias_scale, s);
+    }
     weigh([](float x, float factor, float of_row, int, int) { return fmaf(x, factor, -of_row); });
   } else if constexpr (Form::kOfPairs) {
     WeighWithPairBiases<Form>(c, key, t, boxed, lse, s);
-  } else if constexpr (Form::kBiases == Biases::kLinear) {
+  } else {
     const float slope = t.slope();
     const float at_first = -slope * static_cast<float>(position - key);
     weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
       return fmaf(-slope, static_cast<float>(of_query - of_key), fmaf(x, factor, at_first - of_row));
     });
-  } else {
-    const int corner = key - lane / 4 - t.position;  // of the warp's first key
-    const BiasesByDistance<T> biases(c, t.head_of_biases());
-    const bool is_low = corner + 15 <= -c.distance;
-    float unit = c.scale_log2;  // of what scores are multiplied by and what is added to all of them
-    float bias = 0;
-    if (is_low) {
-      bias = t.first_bias<T>();
-    } else if (corner - (Form::kScoreQueries - 1) >= c.distance) {
-      bias = biases.At(c.distance);
-    } else {
-      AddNearBiases<Form>(biases, key - position, unit, s);
-      unit = 1;
-    }
-    weigh([&](float x, float, float of_row, int, int) { return fmaf(x, unit, bias - of_row); });
   }
-  const int2 all = LoadIntPair(note + BackwardMemory<Form>::kNoteBytes +
-                               static_cast<int>(threadIdx.x) / kWarpgroup * static_cast<int>(sizeof(Sight)));
-  if (t.position < all.x || t.position + Form::kScoreQueries > all.y) {
-    const int sample = GetNote<BlockNote>(note).sample;
+  const SightNote note =
+      GetNote<SightNote>(memory.sight_note(which_block, static_cast<int>(threadIdx.x) / kWarpgroup));
+  if (t.position < note.all.from || t.position + Form::kScoreQueries > note.all.below) {
+    const bool is_one = note.span.from < note.span.below;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const Sight sight = SightOfKey(c, sample, key + 8 * j);
+      const Sight span =
+          is_one ? note.span : SpanOfKey(c, GetNote<BlockNote>(memory.block_note()).sample, key + 8 * j);
+      const Sight sight = WithMask(c, key + 8 * j, span);
       const int from = sight.from - position;
       const int below = sight.below - position;
 #pragma unroll

@@ -17,6 +17,7 @@ struct BackwardParams {
   const int2* walks;  // this and those behind it: Sm90aAttention
   const int* first_blocks;
   const float* lse2;
+  std::int64_t lse_plane;  // Sm90aAttention::lse2
   const float* delta;
   float* dq;
   int* turns;

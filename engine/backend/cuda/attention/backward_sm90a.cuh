@@ -17,7 +17,8 @@ template <typename Form>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     BackwardKernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                    const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap d_o,
-                   const __grid_constant__ CUtensorMap biases, const __grid_constant__ BackwardParams p) {
+                   const __grid_constant__ CUtensorMap biases, const __grid_constant__ CUtensorMap dk,
+                   const __grid_constant__ CUtensorMap dv, const __grid_constant__ BackwardParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(kBoxAlignment) char raw[];
   const BackwardMemory<Form> memory(raw);
@@ -25,6 +26,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     constexpr int kArrivals = Form::kWorkers * kWarpsOfGroup * kArrivalsOfWarp;
     hopper::InitBarrier(memory.kv_full(), 1);
     hopper::InitBarrier(memory.kv_empty(), kArrivals);
+    hopper::InitBarrier(memory.v_full(), 1);
+    hopper::InitBarrier(memory.dv_read(), 1);
+    hopper::InitBarrier(memory.v_empty(), kArrivals);
     hopper::InitBarrier(memory.item_full(), 1);
     hopper::InitBarrier(memory.item_empty(), kWritingWarps * kArrivalsOfWarp);
     for (int stage = 0; stage < Form::kStages; ++stage) {
@@ -45,9 +49,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     if (warp == 0 && threadIdx.x % kWarp == 0) ReadBackward<Form>(q, k, v, d_o, biases, p, memory);
     if (warp >= 1 && warp <= kWritingWarps) {
       if constexpr (Form::kWide) {
-        WriteParts<Form>(p, memory, warp - 1);
+        WriteParts<Form>(dk, dv, p, memory, warp - 1);
       } else {
-        WriteSums<Form>(p, memory, warp - 1);
+        WriteSums<Form>(dk, dv, p, memory, warp - 1);
       }
     }
   } else {

@@ -21,6 +21,9 @@ struct WideBackwardForm
   static constexpr int kParts = Sizes::kQueryColumns / Sizes::kSumsColumns;        // of a worker's columns
   static constexpr int kSumsBytes = Sizes::kWorkers * kSumsOfWorker;
   static constexpr int kTurns = Sizes::kWorkers;  // of a tile: each worker's columns have their own
+  using DK = BoxedMatrix<64, Sizes::kE / 2>;      // a worker's
+  using DV = BoxedMatrix<64, Sizes::kU / 2>;
+  static_assert(DK::kBytes <= kSumsOfWorker && DV::kBytes <= kSumsOfWorker);
 };
 
 // Named barriers of a worker and the warp that takes its sums: + worker.
@@ -30,15 +33,16 @@ inline constexpr int kPartThreads = kWarpgroup + kWarp;
 inline constexpr int kMatricesWritten = 5;  // of the workers
 inline constexpr int kWideBiasesRead = 6;
 
-// A warp takes what a worker gives to dq, part by part, to where it is summed.
+// A warp takes what a worker gives to dq, part by part, to where it is summed, and behind a block's steps its columns of dk and dv.
 template <typename Form>
-__device__ __forceinline__ void WriteParts(const BackwardParams& p, const BackwardMemory<Form>& memory,
+__device__ __forceinline__ void WriteParts(const CUtensorMap& dk, const CUtensorMap& dv,
+                                           const BackwardParams& p, const BackwardMemory<Form>& memory,
                                            int worker) {
   constexpr int kBytes = Form::kSumsOfWorker;
   const bool first_lane = threadIdx.x % kWarp == 0;
   const std::uint32_t from = memory.sums() + worker * kBytes;
   ArriveOnly(kPartEmpty + worker, kPartThreads);
-  ForEachTile<Form>(p, memory, [&](const BackwardItem& item, int tile, int g) {
+  const auto write_sums = [&](const BackwardItem& item, int tile, int g) {
     const std::int64_t at = RowTile<Form>(p, item, g, tile) * Form::kTurns + worker;
     const int rank = RankOf<Form>(p, item, tile);
     for (int part = 0; part < Form::kParts; ++part) {
@@ -62,7 +66,27 @@ __device__ __forceinline__ void WriteParts(const BackwardParams& p, const Backwa
       EndTurn(p.turns + at);
     }
     __syncwarp();
-  });
+  };
+  const auto write_keys = [&](const BackwardItem& item) {
+    HeadPlace place = {worker * Form::DK::kColumns, item.block * Form::kKeys, 0, item.kv, item.sample};
+    for (const bool is_dk : {true, false}) {
+      Meet(kPartFull + worker, kPartThreads);
+      if (first_lane) {
+        if (is_dk) {
+          CopyKeys<typename Form::DK>(dk, place, from);
+        } else {
+          place.element = worker * Form::DV::kColumns;
+          CopyKeys<typename Form::DV>(dv, place, from);
+        }
+        CommitStores();
+        hopper::WaitForStoresToRead<0>();
+      }
+      __syncwarp();
+      ArriveOnly(kPartEmpty + worker, kPartThreads);
+    }
+  };
+  ForEachTile<Form>(p, memory, write_sums, write_keys);
+  if (first_lane) hopper::WaitForStores();
 }
 
 // d[64, columns] of a[64, 64], or its transpose where kTransposed, · b[64, columns], this worker's columns: the summed dim
@@ -128,8 +152,8 @@ struct WideWorker {
 
   // As BackwardWorker::Step. `which` is the step's matrices of probabilities and ds.
   template <bool kMore>
-  __device__ __forceinline__ void Step(int key, std::uint32_t which, Ring<Form::kStages>* ring,
-                                       Ring<Form::kDOStages>* do_ring, State& s,
+  __device__ __forceinline__ void Step(int key, std::uint32_t block_parity, std::uint32_t which,
+                                       Ring<Form::kStages>* ring, Ring<Form::kDOStages>* do_ring, State& s,
                                        BiasGradientsOf<Form>& biases) const {
     const Common& c = p.common;
     TileNote note = GetNote<TileNote>(memory.tile_note(ring->stage));
@@ -142,12 +166,13 @@ struct WideWorker {
     const std::uint32_t numbers = worker * Form::kScoreQueries * 4;
     const std::uint32_t boxed =
         memory.biases(ring->stage) + worker * Form::kScoreQueries * Form::PairBiases::kRowBytes;
-    Probabilities<Form>(c, key, note, memory.block_note(),
+    Probabilities<Form>(c, key, note, memory, block_parity,
                         {Form::kOfPairs && p.boxes_biases ? boxed : 0, warp * 16},
                         memory.lse(ring->stage) + numbers, s, bend);
     if constexpr (Form::kOfPairs) Meet(kWideBiasesRead, 2 * kWarpgroup);  // gradients take their place
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.d_scores);
+    if constexpr (!kMore) Release(memory.v_empty());
     std::uint32_t packed[State::kScores / 2];
     std::uint32_t d_scores[State::kScores / 2];
     const int row = warp * 16 + lane % 16;
@@ -161,6 +186,7 @@ struct WideWorker {
       Form::Scores::StorePairs(probabilities(which), row, worker * kSteps + step, pairs);
     }
     hopper::ShowToCopies();
+    biases.Locate(p, memory.block_note(), memory.tile_note(ring->stage), worker * Form::kScoreQueries, key);
     Meet(kMatricesWritten, 2 * kWarpgroup);
     float dq[Form::kE / 4];
     hopper::PinAll(s.dv);
@@ -169,13 +195,13 @@ struct WideWorker {
     hopper::BeginProducts();
     IssueColumns<Form, false, DO>(
         probabilities(which), memory.d_o(do_ring->stage) + worker * DO::ColumnAt(Form::kU / 2), s.dv, true);
+    biases.AddFar(p, d_scores);
     IssueColumns<Form, false, Q>(ds(which), memory.q(ring->stage) + worker * Q::ColumnAt(Form::kE / 2), s.dk,
                                  true);
     IssueColumns<Form, true, K>(ds(which), memory.k() + worker * K::ColumnAt(Form::kE / 2), dq, false);
     hopper::WaitForProducts<1>();
     hopper::PinAll(s.dv);
     hopper::PinAll(s.dk);
-    biases.Locate(p, memory.tile_note(ring->stage), worker * Form::kScoreQueries, key);
     Release(memory.do_empty(do_ring->stage));
     const std::uint32_t q_empty = memory.q_empty(ring->stage);
     if constexpr (!Form::kOfPairs) Release(q_empty);
@@ -201,18 +227,18 @@ struct WideWorker {
     }
   }
 
-  __device__ __forceinline__ void Store(const BlockNote& note, const State& s) const {
-    const int first = note.block * Form::kKeys;
-    const auto of = [&](const AttentionView& view, int column) {
-      return static_cast<T*>(view.data) + note.sample * view.sample + note.kv * view.kv_head +
-             first * view.token + column;
-    };
-    const int rows_here = p.common.keys - first;
-    const int of_k = worker * (Form::kE / 2);
-    const int of_v = worker * (Form::kU / 2);
-    StoreRows(s.dk, p.scale, of(p.dk, of_k), p.dk.token, rows_here, p.common.head - of_k);
-    StoreRows(s.dv, Form::kDropout ? p.common.keep_scale : 1.0F, of(p.dv, of_v), p.dv.token, rows_here,
-              p.common.value_head - of_v);
+  __device__ __forceinline__ void StoreKeys(const State& s) const {
+    Store<typename Form::DK>(s.dk, p.scale);
+    Store<typename Form::DV>(s.dv, Form::kDropout ? p.common.keep_scale : 1.0F);
+  }
+
+ private:
+  template <typename Matrix, int kSums>
+  __device__ __forceinline__ void Store(const float (&d)[kSums], float factor) const {
+    Meet(kPartEmpty + worker, kPartThreads);
+    LeaveKeys<T, Matrix>(memory.sums() + worker * Form::kSumsOfWorker, d, factor);
+    hopper::ShowToCopies();
+    ArriveOnly(kPartFull + worker, kPartThreads);
   }
 };
 
@@ -227,7 +253,6 @@ __device__ __forceinline__ void WorkWide(const BackwardParams& p, const Backward
   BiasGradientsOf<Form> biases;
   while (true) {
     hopper::WaitFor(memory.kv_full(), kv_parity);
-    kv_parity ^= 1U;
     const BlockNote begin = GetNote<BlockNote>(memory.block_note());
     if (begin.steps < 0) break;
     biases.Begin(p, memory.block_note());
@@ -239,19 +264,24 @@ __device__ __forceinline__ void WorkWide(const BackwardParams& p, const Backward
       const int key = begin.block * Form::kKeys + w.warp * 16 + w.lane / 4;
       int more = begin.steps - 1;
       w.Begin(ring, s);
+      hopper::WaitFor(memory.v_full(), kv_parity);
 #pragma unroll 1
       for (; more > 0; --more) {
-        w.template Step<true>(key, which, &ring, &do_ring, s, biases);
+        w.template Step<true>(key, kv_parity, which, &ring, &do_ring, s, biases);
         which ^= 1U;
       }
-      w.template Step<false>(key, which, &ring, &do_ring, s, biases);
+      w.template Step<false>(key, kv_parity, which, &ring, &do_ring, s, biases);
       which ^= 1U;
       biases.Finish(p, memory.block_note());
+    } else {
+      hopper::WaitFor(memory.v_full(), kv_parity);
+      __syncwarp();  // no lane waits any more
+      w.Release(memory.v_empty());
     }
-    const BlockNote end = GetNote<BlockNote>(memory.block_note());
-    __syncwarp();
+    kv_parity ^= 1U;
+    __syncwarp();  // all lanes have read the note
     w.Release(memory.kv_empty());
-    w.Store(end, s);
+    w.StoreKeys(s);
   }
   // The writer has told that its buffer is empty once more than anyone waited for it.
   Meet(kPartEmpty + w.worker, kPartThreads);

@@ -7,7 +7,7 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-// The biases of a head, around that of distance 0, times log2(e).
+// The biases of a head, around that of distance 0.
 template <typename T>
 struct BiasesByDistance {
   const T* of_zero;
@@ -17,8 +17,10 @@ struct BiasesByDistance {
       : of_zero(static_cast<const T*>(c.biases) + head * (2 * c.distance + 1) + c.distance),
         farthest(c.distance) {}
   __device__ __forceinline__ float At(int distance) const {
-    return ToFloat(__ldg(of_zero + min(max(distance, -farthest), farthest))) * kLog2E;
+    return ToFloat(__ldg(of_zero + min(max(distance, -farthest), farthest)));
   }
+  // Times log2(e).
+  __device__ __forceinline__ float Log2At(int distance) const { return At(distance) * kLog2E; }
 };
 
 // The biases of a head's pairs. What is behind the last place has some other bias: it is masked, or no row of the problem.
@@ -67,18 +69,42 @@ struct DistanceSums {
   // Summed over a warp's threads, `low` is four times what the first bias has gathered, and `high` four times that of the last one.
   float low = 0, high = 0;
 
+  static __device__ __forceinline__ bool IsLow(int corner, const Distances& distances) {
+    return corner + 15 <= -distances.farthest;
+  }
+  static __device__ __forceinline__ bool IsHigh(int corner, const Distances& distances) {
+    return corner - (kScoreQueries - 1) >= distances.high();
+  }
+
   // `scores`: gradients of the scores of 16 keys and kScoreQueries queries, pairs as a product's second operand from registers
-  // has them; `corner`: how far behind the first query the first key stands; sums_of(): this head's sums.
+  // has them; `corner`: how far behind the first query the first key stands. Where all pairs have the first bias or the last one, they are
+  // added to what that has gathered: tensor cores multiply rows by ones.
+  __device__ __forceinline__ void AddFar(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
+                                         const Distances& distances) {
+    const std::uint32_t ones = PairFromFloat(T(), 1.0F, 1.0F);
+    constexpr int kSums =
+        kScoreQueries > 64 ? 2 : 1;  // each product waits for the last one that adds to the same
+    float sums[kSums][4] = {};
+#pragma unroll
+    for (int i = 0; i < kScoreQueries / 4; i += 4)
+      MultiplyTile(T(), sums[i / 4 % kSums], {scores[i], scores[i + 1], scores[i + 2], scores[i + 3]}, ones,
+                   ones);
+    float sum = 0;
+#pragma unroll
+    for (const float(&of_rows)[4] : sums) sum += of_rows[0] + of_rows[2];
+    if (IsLow(corner, distances)) low += sum;
+    if (IsHigh(corner, distances)) high += sum;
+    asm volatile("" : "+f"(low), "+f"(high)::"memory");
+  }
+  // Elsewhere, they are added to sums_of(): this head's sums.
   template <typename SumsOf>
-  __device__ __forceinline__ void Add(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
-                                      const Distances& distances, const SumsOf& sums_of) {
-    if (corner + 15 <= -distances.farthest) {
-      low += SumOf(scores);
-    } else if (corner - (kScoreQueries - 1) >= distances.high()) {
-      high += SumOf(scores);
-    } else {
-      AddNear(scores, corner, distances, sums_of());
-    }
+  __device__ __forceinline__ void AddNear(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
+                                          const Distances& distances, const SumsOf& sums_of) {
+    if (IsLow(corner, distances) || IsHigh(corner, distances)) return;
+    constexpr int kDiagonals = kEights + 2;  // of squares: distances corner + 8 · (n − kEights) + 0 to 7
+    __syncwarp();
+    AddDiagonals<0, kDiagonals>(scores, corner, distances, sums_of());
+    __syncwarp();
   }
 
   // Adds what the warp's threads have gathered of the first and the last bias to the sums, and begins anew. All of its threads call it.
@@ -97,16 +123,6 @@ struct DistanceSums {
   // The sums of one warp's threads, of which the one that adds changes from tile to tile.
   static __device__ __forceinline__ void AddTo(float* sum, float value) { atomicAdd(sum, value); }
 
-  // The sum of two of the warp's 16 rows, the same for the four threads that share these: tensor cores multiply rows by ones.
-  static __device__ __forceinline__ float SumOf(const std::uint32_t (&scores)[kScoreQueries / 4]) {
-    const std::uint32_t ones = PairFromFloat(T(), 1.0F, 1.0F);
-    float sums[4] = {};
-#pragma unroll
-    for (int i = 0; i < kScoreQueries / 4; i += 4)
-      MultiplyTile(T(), sums, {scores[i], scores[i + 1], scores[i + 2], scores[i + 3]}, ones, ones);
-    return sums[0] + sums[2];
-  }
-
   // Sums over two lanes of kCount numbers, of which the lane keeps those whose lowest bit is `bit`, and its partner the others.
   template <int kCount>
   static __device__ __forceinline__ void SumHalves(const float (&x)[kCount], bool bit, int partner,
@@ -117,17 +133,6 @@ struct DistanceSums {
       const float high = 2 * i + 1 < kCount ? x[2 * i + 1] : 0.0F;
       kept[i] = (bit ? high : low) + __shfl_sync(kAllLanes, bit ? low : high, partner);
     }
-  }
-
-  // A thread has pairs of row r = lane / 4, c = 2 · (lane % 4) and c + 1 of each square of 8 × 8. What is of one distance lies on
-  // a diagonal: of squares, and within them. Eight diagonals of squares at a time, the rows' lanes add up what they have of them, and
-  // row r keeps that of the r-th: with each exchange a lane keeps half of them.
-  __device__ __forceinline__ void AddNear(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
-                                          const Distances& distances, float* sums) {
-    constexpr int kDiagonals = kEights + 2;  // of squares: distances corner + 8 · (n − kEights) + 0 to 7
-    __syncwarp();
-    AddDiagonals<0, kDiagonals>(scores, corner, distances, sums);
-    __syncwarp();
   }
 
   // Sums of the two squares of a warp's rows that are on diagonal n.
@@ -144,6 +149,9 @@ struct DistanceSums {
     return sum;
   }
 
+  // A thread has pairs of row r = lane / 4, c = 2 · (lane % 4) and c + 1 of each square of 8 × 8. What is of one distance lies on
+  // a diagonal: of squares, and within them. Eight diagonals of squares at a time, the rows' lanes add up what they have of them, and
+  // row r keeps that of the r-th: with each exchange a lane keeps half of them.
   template <int kFirst, int kDiagonals>
   __device__ __forceinline__ void AddDiagonals(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
                                                const Distances& distances, float* sums) {

@@ -64,7 +64,7 @@ __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem
   float bias = 0;
   if constexpr (Form::kBiases == Biases::kLinear) bias = SlopeOf(c, item.head) / FactorOf<Form>(c);
   if constexpr (Form::kBiases == Biases::kByDistance)
-    bias = BiasesByDistance<typename Form::T>(c, item.head).At(-c.distance);
+    bias = BiasesByDistance<typename Form::T>(c, item.head).Log2At(-c.distance);
   return {item.tile.position + first + thread / kWarp * 16 + thread % kWarp / 4,
           {sight(first + 63).from, sight(first).below},
           blocks.from,
@@ -133,10 +133,11 @@ __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardIt
     const int corner = block * Form::kKeys - (rows.position - lane / 4);  // of the warp's first query
     if (corner + Form::kKeys - 1 <= -c.distance) return {factor, rows.bias};
     const BiasesByDistance<typename Form::T> biases(c, item.head);
-    if (corner - 15 >= c.distance) return {factor, biases.At(corner)};
+    if (corner - 15 >= c.distance) return {factor, biases.Log2At(corner)};
     const int distance = first - rows.position;
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], factor, biases.At(distance + behind(i)));
+    for (int i = 0; i < kScores; ++i)
+      scores[i] = fmaf(scores[i], factor, biases.Log2At(distance + behind(i)));
     return {1, 0};
   }
   return {factor, 0};

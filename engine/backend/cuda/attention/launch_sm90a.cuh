@@ -183,6 +183,7 @@ struct RunBackward {
     BackwardParams params{.common = c,
                           .blocks = static_cast<int>((p.keys + Form::kKeys - 1) / Form::kKeys),
                           .lse2 = a.lse2,
+                          .lse_plane = LsePlane(c),
                           .delta = a.row_sums,
                           .dq = a.dq_sums,
                           .turns = a.turns,
@@ -212,6 +213,8 @@ struct RunBackward {
     const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
     const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());
     const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, BoxOf<typename Form::DO>());
+    const CUtensorMap dk = maps.Keys(p.dk, p.head, BoxOf<typename Form::DK>());
+    const CUtensorMap dv = maps.Keys(p.dv, p.value_head, BoxOf<typename Form::DV>());
     CUtensorMap biases{};
     if constexpr (Form::kOfPairs) {
       params.boxes_biases = p.pairs % TensorMaps::kPlacesOfMap == 0;
@@ -220,7 +223,7 @@ struct RunBackward {
     if (maps.error() != cudaSuccess) return maps.error();
     SumRows(c, params.blocks);
     engine::backend::cuda::Launch(/*early=*/true, kernel, static_cast<unsigned>(blocks), Form::kThreads,
-                                  kSharedBytes, stream, q, k, v, d_o, biases, params);
+                                  kSharedBytes, stream, q, k, v, d_o, biases, dk, dv, params);
     FinishRows(c);
     if (p.distance > 0) {
       AddDistanceSums({.sums = a.distance_sums,
@@ -235,6 +238,8 @@ struct RunBackward {
     return cudaGetLastError();
   }
 
+  std::int64_t LsePlane(const Common& c) const { return a.problem.batch * c.heads * c.tiles * kTile; }
+
   void SumRows(const Common& c, int blocks_of_keys) const {
     const AttentionProblem& p = a.problem;
     constexpr int kThreads = 256;
@@ -245,6 +250,7 @@ struct RunBackward {
                          .lse = p.lse,
                          .lse2 = a.lse2,
                          .row_sums = a.row_sums,
+                         .lse_plane = LsePlane(c),
                          .turns = a.turns,
                          .taken = a.taken,
                          .thread_blocks = (kTile * c.heads + kRows - 1) / kRows};

@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "engine/backend/cuda/attention/distance_sm90a.cuh"
 #include "engine/backend/cuda/attention/sm90a.cuh"
 #include "engine/backend/cuda/kernels/early.cuh"
 
@@ -125,6 +126,7 @@ struct RowSumsParams {
   AttentionView o, d_o;
   LseView lse;
   float *lse2, *row_sums;
+  std::int64_t lse_plane;
   int *turns, *taken;
   int thread_blocks;  // that each tile takes
   SpanTables tables;
@@ -202,7 +204,16 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   const auto lse2 = [&](int i) { return of[i].lse == -INFINITY ? INFINITY : of[i].lse * kLog2E; };
   const std::int64_t of_tile = (static_cast<std::int64_t>(sample) * c.heads + head) * c.tiles + tile;
   *reinterpret_cast<float4*>(p.row_sums + of_tile * kTile + first) = {sums[0], sums[1], sums[2], sums[3]};
-  *reinterpret_cast<float4*>(p.lse2 + of_tile * kTile + first) = {lse2(0), lse2(1), lse2(2), lse2(3)};
+  float* to = p.lse2 + of_tile * kTile + first;
+  *reinterpret_cast<float4*>(to) = {lse2(0), lse2(1), lse2(2), lse2(3)};
+  if (c.distance > 0) {
+    const BiasesByDistance<T> biases(c, head);
+    for (int end = -c.distance; end <= (c.causal ? -1 : c.distance); end += 2 * c.distance) {
+      const float bias = biases.Log2At(end);
+      to += p.lse_plane;
+      *reinterpret_cast<float4*>(to) = {lse2(0) - bias, lse2(1) - bias, lse2(2) - bias, lse2(3) - bias};
+    }
+  }
   if (first > 0) return;
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) p.turns[of_tile * kTurns + turn] = 0;

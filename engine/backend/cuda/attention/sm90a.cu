@@ -123,6 +123,7 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
            .softcap = p.softcap,
            .bent_scale = p.softcap > 0 ? p.scale / p.softcap : 0,
            .biases = p.biases,
+           .bias_scale = 1 / p.scale,
            .distance = static_cast<int>(p.distance),
            .pairs = static_cast<int>(p.pairs),
            .drop_below_high = p.dropout.below << 16,

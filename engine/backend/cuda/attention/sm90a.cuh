@@ -49,6 +49,7 @@ struct Common {
   float softcap;          // 0: none
   float bent_scale;       // scale / softcap
   const void* biases;     // AttentionProblem; null: none
+  float bias_scale;       // 1 / scale
   int distance, pairs;
   std::uint32_t drop_below_high;  // drop_below · 2¹⁶
   float keep_scale;
@@ -86,18 +87,17 @@ __device__ __forceinline__ Sight SightOf(const Common& c, int sample, int row, i
   }
   return sight;
 }
-__device__ __forceinline__ Sight SightOfKey(const Common& c, int sample, int key) {
+// Of a key, without the mask: the queries of its document, or all.
+__device__ __forceinline__ Sight SpanOfKey(const Common& c, int sample, int key) {
   if (key >= c.keys) return {kFar, kFar};
-  Sight sight = {-kFar, kFar};
-  if (c.key_spans != nullptr) {
-    const int2 span = __ldg(c.key_spans + static_cast<std::int64_t>(sample) * c.keys + key);
-    sight = {span.x, span.y};
-  }
-  if (c.causal) {
-    sight.from = max(sight.from, key);
-    if (c.window > 0) sight.below = min(sight.below, key + c.window);
-  }
-  return sight;
+  if (c.key_spans == nullptr) return {-kFar, kFar};
+  const int2 span = __ldg(c.key_spans + static_cast<std::int64_t>(sample) * c.keys + key);
+  return {span.x, span.y};
+}
+// What the mask leaves of a key's span.
+__device__ __forceinline__ Sight WithMask(const Common& c, int key, const Sight& span) {
+  if (c.causal == 0 || key >= c.keys) return span;
+  return {max(span.from, key), c.window > 0 ? min(span.below, key + c.window) : span.below};
 }
 
 // All keys that one of a tile's queries sees are among these: neither bound falls from query to query.

@@ -34,8 +34,10 @@ struct Sm90aAttention {
   int* taken = nullptr;
 
   // Of the gradient (OwnGradLayout): rows of tiles, sums, blocks and turns as OwnSizesOf says (profile/attention_tiles.h).
-  float* lse2 = nullptr;      // [B, H, tiles, rows]: lse · log2(e); infinite behind the last row
-  float* row_sums = nullptr;  // likewise: Σ_E d_o·o
+  // [planes, B, H, tiles, rows]: lse · log2(e); infinite behind the last row. With biases by distance there is a plane of these less the
+  // first bias (times log2(e)) too, and without a mask one of these less the last bias (LsePlanes).
+  float* lse2 = nullptr;
+  float* row_sums = nullptr;  // [B, H, tiles, rows]: Σ_E d_o·o
   float* dq_sums = nullptr;   // [B, H, tiles, rows · sums], elements as products leave them
   int* turns = nullptr;       // [B, H, tiles, turns]: blocks of keys that have added to dq_sums
   // Where the problem has spans, what they mean for keys, blocks of them, and tiles.

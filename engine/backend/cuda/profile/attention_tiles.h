@@ -34,6 +34,12 @@ inline constexpr std::int64_t kOwnCounterBytes = 256;
 // Of the backward pass: warps that have keys of a block.
 inline constexpr int kOwnKeyWarps = 8;
 
+// Planes of Sm90aAttention::lse2.
+constexpr std::int64_t LsePlanes(std::int64_t distance, bool causal) {
+  if (distance == 0) return 1;
+  return causal ? 2 : 3;
+}
+
 // The smallest that holds a head of neither more than kOwnMostElements.
 constexpr const OwnSizes& OwnSizesOf(std::int64_t head, std::int64_t value_head) {
   for (const OwnSizes& sizes : kOwnSizes)

@@ -347,8 +347,8 @@ OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
   const std::int64_t tiles = shape.batch * shape.heads * (RoundedUp(shape.queries, tile) / tile + 1);
   const std::int64_t rows = Aligned(tiles * tile * SizeOf(DType::kF32));
   OwnGradLayout layout;
-  layout.row_sums = rows;
-  layout.dq_sums = 2 * rows;
+  layout.row_sums = LsePlanes(shape.distance, shape.causal) * rows;
+  layout.dq_sums = layout.row_sums + rows;
   layout.turns = layout.dq_sums + Aligned(tiles * tile * own.sums * SizeOf(DType::kF32));
   layout.taken = layout.turns + Aligned(tiles * own.turns * SizeOf(DType::kI32));
   layout.bytes = layout.taken + kOwnCounterBytes;
