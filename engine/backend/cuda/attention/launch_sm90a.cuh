@@ -48,6 +48,16 @@ class TensorMaps {
   cudaError_t error_ = cudaSuccess;
 };
 
+// The map of biases of pairs, which a form reads by boxes where their rows allow it: params->boxes_biases. Of others it is empty.
+template <typename Form, typename Params>
+CUtensorMap BiasBoxes(const AttentionProblem& p, TensorMaps* maps, Params* params) {
+  if constexpr (Form::kOfPairs) {
+    params->boxes_biases = p.pairs % TensorMaps::kPlacesOfMap == 0;
+    if (params->boxes_biases) return maps->Pairs(BoxOf<typename Form::PairBiases>());
+  }
+  return {};
+}
+
 Common CommonOf(const Sm90aAttention& a, int tile);
 
 // As many heads, of which `heads` have keys and values in common, as may have them in L2 together.
@@ -140,11 +150,7 @@ struct RunForward {
     const CUtensorMap k = maps.Keys(p.k, p.head, BoxOf<typename Form::K>());
     const CUtensorMap v = maps.Keys(p.v, p.value_head, BoxOf<typename Form::V>());
     const CUtensorMap o = maps.Queries(p.o, p.value_head, {64, Form::O::kPartColumns});  // a warpgroup's
-    CUtensorMap biases{};
-    if constexpr (Form::kOfPairs) {
-      params.boxes_biases = p.pairs % TensorMaps::kPlacesOfMap == 0;
-      if (params.boxes_biases) biases = maps.Pairs(BoxOf<typename Form::PairBiases>());
-    }
+    const CUtensorMap biases = BiasBoxes<Form>(p, &maps, &params);
     if (maps.error() != cudaSuccess) return maps.error();
     if (params.items > a.multiprocessors) {
       params.taken = a.taken;
@@ -215,11 +221,7 @@ struct RunBackward {
     const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, BoxOf<typename Form::DO>());
     const CUtensorMap dk = maps.Keys(p.dk, p.head, BoxOf<typename Form::DK>());
     const CUtensorMap dv = maps.Keys(p.dv, p.value_head, BoxOf<typename Form::DV>());
-    CUtensorMap biases{};
-    if constexpr (Form::kOfPairs) {
-      params.boxes_biases = p.pairs % TensorMaps::kPlacesOfMap == 0;
-      if (params.boxes_biases) biases = maps.Pairs(BoxOf<typename Form::PairBiases>());
-    }
+    const CUtensorMap biases = BiasBoxes<Form>(p, &maps, &params);
     if (maps.error() != cudaSuccess) return maps.error();
     SumRows(c, params.blocks);
     engine::backend::cuda::Launch(/*early=*/true, kernel, static_cast<unsigned>(blocks), Form::kThreads,
