@@ -212,7 +212,8 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
       PutNote<SightNote>(memory.sight_note(kv_parity, worker),
                          SightNoteOf(c, item.sample, keys.token + worker * 64 % Form::kKeys));
     }
-    // Of a block the first tile comes before the keys and values: they have to wait until the block before is done.
+    // A block's keys and values have to wait until the block before it is done with its own. Its first tile of queries does not, so it is
+    // asked for before them.
     const int steps = walk.steps();
     bool has_keys = false;
     for (int step = 0, g = 0; !has_keys || step < steps;) {
@@ -223,8 +224,8 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
         const std::int64_t rows = RowTile<Form>(p, item, g, tile) * Form::kQueries;
         Reach reach = kNear;
         if constexpr (Form::kBiases == Biases::kByDistance) reach = ReachOf<Form>(c, keys.token, t.position);
-        // The next item, as late as its answer is still not waited for.
-        if (step + 1 == walk.steps() && g + 1 == c.group) index = TakeItem(p, /*first=*/false);
+        // The next item is taken as late as its answer is still not waited for.
+        if (step + 1 == steps && g + 1 == c.group) index = TakeItem(p, /*first=*/false);
         hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
         PutNote<TileNote>(memory.tile_note(ring.stage),
                           {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
@@ -258,7 +259,7 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
         Form::V::Load(v, keys, memory.v(), memory.v_full());
         hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
         kv_parity ^= 1U;
-        PutNote<BlockNote>(memory.block_note(), {walk.steps() * c.group, item.sample, item.kv, item.block});
+        PutNote<BlockNote>(memory.block_note(), {steps * c.group, item.sample, item.kv, item.block});
         hopper::ArriveExpecting(memory.kv_full(), Form::K::kBytes);
         Form::K::Load(k, keys, memory.k(), memory.kv_full());
         // Not before: it waits until the writers are done with the item before the last one.

@@ -87,14 +87,15 @@ __device__ __forceinline__ Sight SightOf(const Common& c, int sample, int row, i
   }
   return sight;
 }
-// Of a key, without the mask: the queries of its document, or all.
+// The queries that belong to a key's document, by their positions; where there are no documents, all queries. A causal mask and a window are
+// not looked at: WithMask does so. A place behind the last key has no queries.
 __device__ __forceinline__ Sight SpanOfKey(const Common& c, int sample, int key) {
   if (key >= c.keys) return {kFar, kFar};
   if (c.key_spans == nullptr) return {-kFar, kFar};
   const int2 span = __ldg(c.key_spans + static_cast<std::int64_t>(sample) * c.keys + key);
   return {span.x, span.y};
 }
-// What the mask leaves of a key's span.
+// The queries that see a key: those of its span (SpanOfKey) that the causal mask and the window leave.
 __device__ __forceinline__ Sight WithMask(const Common& c, int key, const Sight& span) {
   if (c.causal == 0 || key >= c.keys) return span;
   return {max(span.from, key), c.window > 0 ? min(span.below, key + c.window) : span.below};
