@@ -160,13 +160,24 @@ std::vector<AttentionOptions> LargeOptions() {
     add(OptionsOf(1, 512, 4, 2, head), [](AttentionOptions* o) { o->kernel = "reference"; });
   }
   for (const std::int64_t value_head : {std::int64_t{128}, std::int64_t{256}}) {
-    add(OptionsOf(2, 1500, 4, 4, value_head == 128 ? 192 : 256), [&](AttentionOptions* o) {
+    const std::int64_t head = value_head == 128 ? 192 : 256;
+    add(OptionsOf(2, 1500, 4, 4, head), [&](AttentionOptions* o) {
       o->value_head = value_head;
       o->kernel = "own";
     });
-    add(OptionsOf(2, 1500, 4, 2, value_head == 128 ? 192 : 256), [&](AttentionOptions* o) {
+    add(OptionsOf(2, 1500, 4, 2, head), [&](AttentionOptions* o) {
       o->value_head = value_head;
       o->distance = 60;
+    });
+    // More heads than are at work at once.
+    add(OptionsOf(8, 512, 8, 8, head), [&](AttentionOptions* o) {
+      o->value_head = value_head;
+      o->dropout = 0.1;
+    });
+    add(OptionsOf(1, 4000, 8, 4, head), [&](AttentionOptions* o) {
+      o->value_head = value_head;
+      o->softcap = 20;
+      o->documents = {100, 3000, 7, 893};
     });
   }
   return all;

@@ -24,9 +24,10 @@ struct BackwardForm
   using DK = BoxedMatrix<64, Sizes::kE>;  // a worker's
   using DV = DK;
   static_assert(DK::kBytes <= kDQBytes / 2 && DV::kBytes <= kScoreBytes / 2);
-  // A block's dk and dv go through shared memory, from where they are copied out while the next block is at work. With caps or dropout
-  // registers have no room for that in the loop over steps, which would take up to a fifth longer; there workers write them out.
-  static constexpr bool kCopiesKeys = !Sizes::kCapped && !Sizes::kDropout;
+  // Each block's workers find in a note the span that all of their keys have, and leave dk and dv in shared memory, from where they are
+  // copied out while the next block is at work. Otherwise masks look spans up, and workers write dk and dv themselves.
+  static constexpr bool kNotesSpans = Sizes::kHasRoom;
+  static constexpr bool kCopiesKeys = Sizes::kHasRoom;
   // dv then lies where the gradients of scores were, unless biases of the next tile come to that place: it need not wait until the last
   // step's part of dq is added. Otherwise it lies in the buffer that is empty last.
   static constexpr bool kLeavesInScores = kCopiesKeys && !Sizes::kOfPairs;
@@ -102,22 +103,17 @@ __device__ __forceinline__ void WriteSums(const CUtensorMap& dk, const CUtensorM
     const bool is_first = count % kBuffers == 0;  // the next step is this buffer's
     if constexpr (Form::kLeavesInScores) {
       if (!is_first) return;
-      copy_keys(item, dk, full, memory.dq(buffer), kBytes);
       copy_keys(item, dv, kDVLeft, memory.scores(), Form::kScoreBytes / 2);
-      if (first_lane) hopper::WaitForStoresToRead<1>();
-    } else {
-      copy_keys(item, is_first ? dk : dv, full, memory.dq(buffer), kBytes);
-      if (first_lane) hopper::WaitForStoresToRead<0>();
-    }
-    __syncwarp();
-    for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
-    if constexpr (Form::kLeavesInScores) {
       if (first_lane) {
         hopper::WaitForStoresToRead<0>();
         Arrive(memory.dv_read());
       }
       __syncwarp();
     }
+    copy_keys(item, Form::kLeavesInScores || is_first ? dk : dv, full, memory.dq(buffer), kBytes);
+    if (first_lane) hopper::WaitForStoresToRead<0>();
+    __syncwarp();
+    for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
   };
   ForEachTile<Form>(p, memory, write_sums, write_keys);
   if (first_lane) hopper::WaitForStores();
@@ -287,12 +283,12 @@ struct BackwardWorker {
                                             const BackwardState<Form>& s) const {
     const float factor = Form::kDropout ? p.common.keep_scale : 1.0F;
     if constexpr (Form::kLeavesInScores) {
-      StoreIn<typename Form::DK>(next, s.dk, p.scale);
       Meet(kScoresWritten, 2 * kWarpgroup);  // both workers have multiplied dq
       LeaveKeys<typename Form::T, typename Form::DV>(memory.scores() + worker * (Form::kScoreBytes / 2), s.dv,
                                                      factor);
       hopper::ShowToCopies();
       ArriveOnly(kDVLeft + worker, kSumsThreads);
+      StoreIn<typename Form::DK>(next, s.dk, p.scale);
     } else if constexpr (Form::kCopiesKeys) {
       StoreIn<typename Form::DK>(next, s.dk, p.scale);
       StoreIn<typename Form::DV>(next ^ 1U, s.dv, factor);

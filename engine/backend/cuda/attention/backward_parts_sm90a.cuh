@@ -27,6 +27,9 @@ struct BackwardSizes {
   // One in so many exponentials is made by a polynomial: caps of short heads keep the unit for such functions busy.
   static constexpr int kPolynomial = kCapped && kE == 64 ? 4 : 0;
   static constexpr bool kDropout = kDrops;
+  // With caps or dropout registers are short in the loop over steps of narrow heads: notes of spans, and dk and dv that are copied out of shared
+  // memory, would make it up to a fifth longer.
+  static constexpr bool kHasRoom = !kCapped && !kDropout;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
   static constexpr int kQueryColumns = QueryColumns(kE, kTile);  // of dq that a worker has
@@ -148,17 +151,25 @@ struct BlockNote {
   int steps;  // tiles of queries that follow; −1: there are no more blocks
   int sample, kv, block;
 };
-// This note is of a worker's 64 keys of a block.
+// The queries that see all of a worker's 64 keys, of which the first and the last one have these spans.
+__device__ __forceinline__ Sight SightOfAll(const Common& c, int key, const Sight& first, const Sight& last) {
+  return {WithMask(c, key + 63, last).from, WithMask(c, key, first).below};
+}
+// This note is of a worker's keys of a block; blocks use two in turn.
 struct SightNote {
-  Sight all;   // the queries that see all of them
+  Sight all;   // SightOfAll
   Sight span;  // that each of them has (SpanOfKey); empty: they have several
 };
 __device__ __forceinline__ SightNote SightNoteOf(const Common& c, int sample, int key) {
   const Sight first = SpanOfKey(c, sample, key);
   const Sight last = SpanOfKey(c, sample, key + 63);
   const bool is_one = first.from == last.from && first.below == last.below;
-  return {{WithMask(c, key + 63, last).from, WithMask(c, key, first).below}, is_one ? first : Sight{0, 0}};
+  return {SightOfAll(c, key, first, last), is_one ? first : Sight{0, 0}};
 }
+// Where Form::kNotesSpans is false this note stands in its place, of all workers and for one block at a time; its barrier is kv_full.
+struct SightsNote {
+  Sight of_worker[2];  // SightOfAll
+};
 // This note is of a tile of queries; its barrier is q_full.
 struct TileNote {
   int position;
@@ -207,10 +218,20 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
     const HeadPlace keys = {0, item.block * Form::kKeys, 0, item.kv, item.sample};
     Form::K::Prefetch(k, keys);
     Form::V::Prefetch(v, keys);
+    [[maybe_unused]] SightsNote sights;
+    if constexpr (Form::kNotesSpans) {
 #pragma unroll
-    for (int worker = 0; worker < Form::kWorkers; ++worker) {
-      PutNote<SightNote>(memory.sight_note(kv_parity, worker),
-                         SightNoteOf(c, item.sample, keys.token + worker * 64 % Form::kKeys));
+      for (int worker = 0; worker < Form::kWorkers; ++worker) {
+        PutNote<SightNote>(memory.sight_note(kv_parity, worker),
+                           SightNoteOf(c, item.sample, keys.token + worker * 64 % Form::kKeys));
+      }
+    } else {
+#pragma unroll
+      for (int worker = 0; worker < Form::kWorkers; ++worker) {
+        const int key = keys.token + worker * 64 % Form::kKeys;
+        sights.of_worker[worker] =
+            SightOfAll(c, key, SpanOfKey(c, item.sample, key), SpanOfKey(c, item.sample, key + 63));
+      }
     }
     // A block's keys and values have to wait until the block before it is done with its own. Its first tile of queries does not, so it is
     // asked for before them.
@@ -259,6 +280,7 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
         Form::V::Load(v, keys, memory.v(), memory.v_full());
         hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
         kv_parity ^= 1U;
+        if constexpr (!Form::kNotesSpans) PutNote<SightsNote>(memory.sight_note(0, 0), sights);
         PutNote<BlockNote>(memory.block_note(), {steps * c.group, item.sample, item.kv, item.block});
         hopper::ArriveExpecting(memory.kv_full(), Form::K::kBytes);
         Form::K::Load(k, keys, memory.k(), memory.kv_full());
@@ -332,6 +354,12 @@ __device__ __forceinline__ float2 LoadPair(std::uint32_t shared) {
   float2 pair;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(shared));
   return pair;
+}
+
+__device__ __forceinline__ Sight LoadSight(std::uint32_t shared) {
+  Sight sight;
+  asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(sight.from), "=r"(sight.below) : "r"(shared));
+  return sight;
 }
 
 // The draws of 16 queries and 16 keys: dropped[2·(2·(query / 8) + key / 8) + query % 2] of this thread's.
@@ -476,15 +504,11 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
       return fmaf(-slope, static_cast<float>(of_query - of_key), fmaf(x, factor, at_first - of_row));
     });
   }
-  const SightNote note =
-      GetNote<SightNote>(memory.sight_note(which_block, static_cast<int>(threadIdx.x) / kWarpgroup));
-  if (t.position < note.all.from || t.position + Form::kScoreQueries > note.all.below) {
-    const bool is_one = note.span.from < note.span.below;
+  // Scores of pairs outside of what the mask leaves of each key's span, span_of(key), are 0.
+  const auto hide = [&](const auto& span_of) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const Sight span =
-          is_one ? note.span : SpanOfKey(c, GetNote<BlockNote>(memory.block_note()).sample, key + 8 * j);
-      const Sight sight = WithMask(c, key + 8 * j, span);
+      const Sight sight = WithMask(c, key + 8 * j, span_of(key + 8 * j));
       const int from = sight.from - position;
       const int below = sight.below - position;
 #pragma unroll
@@ -493,6 +517,23 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
         float& score = s.scores[i / 2 * 4 + j * 2 + i % 2];
         if (query < from || query >= below) score = 0;
       }
+    }
+  };
+  if constexpr (Form::kNotesSpans) {
+    const SightNote note =
+        GetNote<SightNote>(memory.sight_note(which_block, static_cast<int>(threadIdx.x) / kWarpgroup));
+    if (t.position < note.all.from || t.position + Form::kScoreQueries > note.all.below) {
+      const bool is_one = note.span.from < note.span.below;
+      hide([&](int of_key) {
+        return is_one ? note.span : SpanOfKey(c, GetNote<BlockNote>(memory.block_note()).sample, of_key);
+      });
+    }
+  } else {
+    const Sight all = LoadSight(memory.sight_note(0, 0) +
+                                static_cast<int>(threadIdx.x) / kWarpgroup * static_cast<int>(sizeof(Sight)));
+    if (t.position < all.from || t.position + Form::kScoreQueries > all.below) {
+      const int sample = GetNote<BlockNote>(memory.block_note()).sample;
+      hide([&](int of_key) { return SpanOfKey(c, sample, of_key); });
     }
   }
   if constexpr (Form::kDropout) {

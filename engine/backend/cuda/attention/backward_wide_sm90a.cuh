@@ -13,6 +13,7 @@ struct WideBackwardForm
   using Sizes =
       BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kBiasesOfScores, kDrops>;
   static constexpr bool kWide = true;
+  static constexpr bool kNotesSpans = true;
   static constexpr int kScoreQueries = Sizes::kQueries / Sizes::kWorkers;  // of which a worker has scores
   static constexpr int kDOStages = kValueElements > 128 ? 1 : 2;           // two do not fit
   static constexpr int kMatrixBytes = Sizes::Scores::kBytes;
@@ -45,6 +46,8 @@ __device__ __forceinline__ void WriteParts(const CUtensorMap& dk, const CUtensor
   const auto write_sums = [&](const BackwardItem& item, int tile, int g) {
     const std::int64_t at = RowTile<Form>(p, item, g, tile) * Form::kTurns + worker;
     const int rank = RankOf<Form>(p, item, tile);
+    if (first_lane && rank > 0) WaitForTurn(p.turns + at, rank);  // while the worker is still at the step
+    __syncwarp();
     for (int part = 0; part < Form::kParts; ++part) {
       Meet(kPartFull + worker, kPartThreads);
       if (first_lane) {
@@ -52,7 +55,6 @@ __device__ __forceinline__ void WriteParts(const CUtensorMap& dk, const CUtensor
         if (rank == 0) {
           StoreBytes(to, from, kBytes);
         } else {
-          if (part == 0) WaitForTurn(p.turns + at, rank);
           AddFloats(to, from, kBytes);
         }
         CommitStores();
@@ -125,7 +127,10 @@ struct WideWorker {
         warp(static_cast<int>(threadIdx.x) % kWarpgroup / kWarp) {}
   __device__ void Release(std::uint32_t barrier) const { ArriveAsWarp(barrier, lane); }
   // How many bytes behind a tile's first row this worker's queries begin.
-  __device__ std::uint32_t rows() const { return worker * Form::kScoreQueries * Q::kRowBytes; }
+  template <typename Tile>
+  __device__ std::uint32_t rows() const {
+    return worker * Form::kScoreQueries * Tile::kRowBytes;
+  }
   __device__ std::uint32_t probabilities(std::uint32_t which) const {
     return memory.scores() + which * 2 * Form::kMatrixBytes;
   }
@@ -135,7 +140,7 @@ struct WideWorker {
     hopper::WaitFor(memory.q_full(ring.stage), ring.parity);
     hopper::PinAll(s.scores);
     hopper::BeginProducts();
-    IssueScores<T, K, Q>(memory.k(), memory.q(ring.stage) + rows(), s.scores);
+    IssueScores<T, K, Q>(memory.k(), memory.q(ring.stage) + rows<Q>(), s.scores);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
   }
@@ -144,7 +149,8 @@ struct WideWorker {
 #pragma unroll
     for (int part = 0; part < Form::kParts; ++part) {
       Meet(kPartEmpty + worker, kPartThreads);
-      StoreSumsOf<Form::kSumsColumns>(memory.sums() + worker * Form::kSumsOfWorker, dq, part * 32);
+      StoreSumsOf<Form::kSumsColumns>(memory.sums() + worker * Form::kSumsOfWorker, dq,
+                                      part * Form::kSumsColumns / 2);
       hopper::ShowToCopies();
       ArriveOnly(kPartFull + worker, kPartThreads);
     }
@@ -161,11 +167,10 @@ struct WideWorker {
     hopper::WaitFor(memory.do_full(do_ring->stage), do_ring->parity);
     hopper::PinAll(s.d_scores);
     hopper::BeginProducts();
-    IssueScores<T, V, DO>(memory.v(), memory.d_o(do_ring->stage) + rows(), s.d_scores);
+    IssueScores<T, V, DO>(memory.v(), memory.d_o(do_ring->stage) + rows<DO>(), s.d_scores);
     std::uint32_t bend[State::kBends];
     const std::uint32_t numbers = worker * Form::kScoreQueries * 4;
-    const std::uint32_t boxed =
-        memory.biases(ring->stage) + worker * Form::kScoreQueries * Form::PairBiases::kRowBytes;
+    const std::uint32_t boxed = memory.biases(ring->stage) + rows<typename Form::PairBiases>();
     Probabilities<Form>(c, key, note, memory, block_parity,
                         {Form::kOfPairs && p.boxes_biases ? boxed : 0, warp * 16},
                         memory.lse(ring->stage) + numbers, s, bend);
@@ -211,7 +216,7 @@ struct WideWorker {
       hopper::WaitFor(memory.q_full(ring->stage), ring->parity);
       hopper::PinAll(s.scores);
       hopper::BeginProducts();
-      IssueScores<T, K, Q>(memory.k(), memory.q(ring->stage) + rows(), s.scores);
+      IssueScores<T, K, Q>(memory.k(), memory.q(ring->stage) + rows<Q>(), s.scores);
       biases.Add(p, memory.block_note(), d_scores);
       hopper::WaitForProducts<1>();
     } else {

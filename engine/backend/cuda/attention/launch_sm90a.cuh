@@ -66,8 +66,12 @@ int SectionOf(const AttentionProblem& p, int heads);
 // smaller would leave multiprocessors without work.
 int EvenSection(std::int64_t fitting, std::int64_t all);
 // How many blocks of keys of a head are at work at once in the backward pass. They walk along the same tiles one behind the other, so
-// that what one has read is in L2 for the next ones; of more the last ones would wait for the first ones longer.
-inline constexpr int kBlocksOfHead = 4;
+// that what one has read is in L2 for the next ones, and the sums of dq that it adds to. The last ones wait for the first ones at the
+// begin of a walk: of a short one, of `steps` tiles, fewer are at work. Walks of documents are not known here: they may be short.
+constexpr int BlocksOfHead(bool is_wide, bool has_documents, int steps) {
+  const int least = is_wide ? 8 : 4;
+  return has_documents ? least : std::clamp(steps / (is_wide ? 4 : 2), least, 2 * least);
+}
 
 // Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums).
 struct DistanceSumsParams {
@@ -208,8 +212,9 @@ struct RunBackward {
     const bool all_queries = p.spans == nullptr && p.window == 0;
     params.goes_round = !p.causal && all_queries && params.blocks <= a.multiprocessors / 2;
     params.items = static_cast<int>(p.batch * p.kv_heads) * params.blocks;
-    params.section =
-        params.goes_round ? 1 : EvenSection(a.multiprocessors / kBlocksOfHead, p.batch * p.kv_heads);
+    const int steps = p.window > 0 ? std::min(c.tiles, static_cast<int>(p.window / kTile) + 1) : c.tiles;
+    const int of_head = BlocksOfHead(Form::kWide, p.spans != nullptr, steps);
+    params.section = params.goes_round ? 1 : EvenSection(a.multiprocessors / of_head, p.batch * p.kv_heads);
     if (!params.goes_round) params.taken = a.taken;
     const int blocks = params.goes_round ? params.items : std::min(params.items, a.multiprocessors);
     const auto kernel = BackwardKernel<Form>;
