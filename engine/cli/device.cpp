@@ -104,20 +104,20 @@ bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {
 
 absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                          ProcessGroup* group) {
-  if (UsesCpu(recipe, choice)) {
-    const CoreLimit limit = CoreLimitOfProcess();
-    if (group == nullptr) {
-      state::Device device = MakeCpuDevice(choice);
-      device.shares_cores = recipe.world_size() > limit.cores;
-      return device;
-    }
+  const CoreLimit limit = CoreLimitOfProcess();
+  int cores = limit.cores;  // of this host, on which ranks compute together
+  int threads_of_rank = 0;  // where ranks are processes
+  if (group != nullptr) {
     const launch::Placement& placement = group->placement();
-    const int cores =
+    cores =
         CoresOfRanks(limit, placement.bound_within, static_cast<int>(std::thread::hardware_concurrency()));
-    state::Device device =
-        group->CpuDevice(choice.threads > 0 ? ThreadsOf(choice, placement.local_size)
-                                            : ShareOfCores(limit, cores, placement.local_size));
-    device.shares_cores = placement.local_size > cores;
+    threads_of_rank = choice.threads > 0 ? ThreadsOf(choice, placement.local_size)
+                                         : ShareOfCores(limit, cores, placement.local_size);
+  }
+  if (UsesCpu(recipe, choice)) {
+    state::Device device = group == nullptr ? MakeCpuDevice(choice) : group->CpuDevice(threads_of_rank);
+    device.shares_cores = (group == nullptr ? recipe.world_size() : group->placement().local_size) > cores;
+    device.host_threads = threads_of_rank;
     return device;
   }
 #ifdef ENGINE_CUDA
@@ -128,7 +128,10 @@ absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
 #else
   absl::StatusOr<state::Device> device = NotFound("this program was compiled without CUDA");
 #endif
-  if (device.ok()) return device;
+  if (device.ok()) {
+    device->host_threads = threads_of_rank;
+    return device;
+  }
   return absl::Status(
       device.status().code(),
       fmt::format(

@@ -101,6 +101,8 @@ struct ExecutorOptions {
   // kExchange and kUpdate are not told of where a recorded program is replayed. Null: nobody is.
   static constexpr std::int64_t kNoIteration = -1;
   std::function<absl::Status(RankExecutor& rank, Moment moment, std::int64_t iteration)> on_moment = nullptr;
+  // So many threads may work on the host for this rank, as where its initial values are made.
+  int host_threads = 1;
 };
 
 // When something ran in a profiled iteration, milliseconds from its beginning.
@@ -156,6 +158,7 @@ class RankExecutor : public RankState {
   absl::StatusOr<IterationResult> Evaluate(const Feed& feed);
 
   backend::Backend& backend() { return *backend_; }
+  int host_threads() const { return options_.host_threads; }
   TracingCommunicator* trace() { return trace_; }  // null without ExecutorOptions::trace
 
   // For checkpoints. Its memory is that of all it saves of the stage (plan/snapshot.h).

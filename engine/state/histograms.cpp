@@ -5,7 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "engine/base/core_limit.h"
 #include "engine/base/parallel.h"
 #include "engine/state/tensors.h"
 #include "engine/state/weights.h"
@@ -37,7 +36,7 @@ absl::StatusOr<Histogram> HistogramAt(const std::byte* device, std::int64_t elem
 
 absl::StatusOr<std::vector<PartialHistogram>> HistogramsOf(const plan::Plan& plan,
                                                            executor::RankExecutor& executor) {
-  const int threads = std::max(1, CoresOfProcess() / static_cast<int>(plan.mesh.world()));
+  const int threads = executor.host_threads();
   std::vector<PartialHistogram> result;
   const auto add = [&](std::int32_t parameter, bool is_gradient, const void* data, std::int64_t elements,
                        DType dtype) -> absl::Status {

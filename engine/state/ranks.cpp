@@ -1,7 +1,10 @@
 #include "engine/state/ranks.h"
 
+#include <algorithm>
 #include <system_error>
 #include <thread>
+
+#include "engine/base/core_limit.h"
 
 namespace engine::state {
 
@@ -42,12 +45,15 @@ absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Create(const plan::Plan& plan, con
   const std::int64_t world = plan.mesh.world();
   const std::int64_t first = device.rank.value_or(0);
   const std::int64_t count = device.rank ? 1 : world;
+  executor::ExecutorOptions of_rank = options;
+  of_rank.host_threads =
+      device.host_threads > 0 ? device.host_threads : std::max(1, CoresOfProcess() / static_cast<int>(count));
   ranks->executors_.resize(static_cast<size_t>(count));
   RETURN_IF_ERROR(ranks->RunThreads(count, [&](std::int64_t i) -> absl::Status {
     const std::int64_t rank = first + i;
     ASSIGN_OR_RETURN(ranks->executors_[static_cast<size_t>(i)],
                      executor::RankExecutor::Create(plan, rank, device.make_backend(rank, world),
-                                                    device.make_communicator(rank), seed, options));
+                                                    device.make_communicator(rank), seed, of_rank));
     return absl::OkStatus();
   }));
   return ranks;

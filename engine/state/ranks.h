@@ -45,6 +45,8 @@ struct Device {
   std::function<std::optional<DeviceHealth>()> health = {};
   // More ranks compute on a host's cores than it has, so that how long a rank takes says nothing of it.
   bool shares_cores = false;
+  // ExecutorOptions::host_threads of a rank; 0: an equal share of the process's cores among the ranks that it has.
+  int host_threads = 0;
   // Where ranks are processes: the rank that this one is, and what meets the others, whose plan must be the
   // same. Called once, before the calls above.
   std::optional<std::int64_t> rank;

@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "engine/backend/cpu/cpu_backend.h"
+#include "engine/base/core_limit.h"
 #include "engine/base/status.h"
 #include "tests/plan/plans.h"
 #include "tests/train/testing.h"
@@ -32,6 +34,20 @@ TEST_CASE(
   const absl::StatusOr<std::unique_ptr<Ranks>> ranks = Ranks::Create(plan, device, 0);
   REQUIRE(!ranks.ok());
   CHECK(Message(ranks.status()).find("the device is full") != std::string::npos);
+}
+
+TEST_CASE(
+    "ranks: the host's threads are those that the device grants a rank, or shared by a process's ranks") {
+  const plan::Plan plan = plan::TinyPlan(true, {"parallelism.tp=2"});
+  for (const int granted : {0, 3}) {
+    Device device = train::testing::CpuDevice();
+    device.host_threads = granted;
+    const absl::StatusOr<std::unique_ptr<Ranks>> ranks = Ranks::Create(plan, device, 0);
+    REQUIRE(ranks.ok());
+    REQUIRE((*ranks)->executors().size() == 2);
+    for (const auto& executor : (*ranks)->executors())
+      CHECK(executor->host_threads() == (granted > 0 ? granted : std::max(1, CoresOfProcess() / 2)));
+  }
 }
 
 }  // namespace engine::state
