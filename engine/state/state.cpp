@@ -69,21 +69,19 @@ void MakeStretch(const Plan& plan, const RankExecutor& executor, const LocalTens
   const Box box = LocalBox(plan, executor, tensor.parameter);
   const std::int64_t elements = box.count.elements();
   constexpr size_t kElementsAtOnce = size_t{1} << 16;
-  ParallelPieces(executor.host_threads(), static_cast<size_t>(count), kElementsAtOnce,
-                 [&](size_t first, size_t last) {
-                   std::span<float> out(stretch.values.get() + first, last - first);
-                   const auto local = [&](size_t at) {
-                     return std::min(begin + static_cast<std::int64_t>(at), elements);
-                   };
-                   for (const Box& part : checkpoint::BoxesOfFlatRange(box, local(first), local(last))) {
-                     ForEachRun(parameter.logical_shape, part, [&](std::int64_t index, std::int64_t run) {
-                       InitialValues(parameter.initializer, key, index, out.first(static_cast<size_t>(run)));
-                       out = out.subspan(static_cast<size_t>(run));
-                     });
-                   }
-                   std::fill(out.begin(), out.end(), 0.0F);  // padding
-                   RoundStretch(stretch, tensor.view.dtype, first, last);
-                 });
+  const int threads = executor.host_threads();
+  ParallelPieces(threads, static_cast<size_t>(count), kElementsAtOnce, [&](size_t first, size_t last) {
+    std::span<float> out(stretch.values.get() + first, last - first);
+    const auto local = [&](size_t at) { return std::min(begin + static_cast<std::int64_t>(at), elements); };
+    for (const Box& part : checkpoint::BoxesOfFlatRange(box, local(first), local(last))) {
+      ForEachRun(parameter.logical_shape, part, [&](std::int64_t index, std::int64_t run) {
+        InitialValues(parameter.initializer, key, index, out.first(static_cast<size_t>(run)));
+        out = out.subspan(static_cast<size_t>(run));
+      });
+    }
+    std::fill(out.begin(), out.end(), 0.0F);  // padding
+    RoundStretch(stretch, tensor.view.dtype, first, last);
+  });
 }
 
 // The control block, where the checkpoint has it: one that was written in another precision has not.

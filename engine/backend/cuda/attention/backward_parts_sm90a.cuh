@@ -151,24 +151,20 @@ struct BlockNote {
   int steps;  // tiles of queries that follow; −1: there are no more blocks
   int sample, kv, block;
 };
-// The queries that see all of a worker's 64 keys, of which the first and the last one have these spans.
-__device__ __forceinline__ Sight SightOfAll(const Common& c, int key, const Sight& first, const Sight& last) {
-  return {WithMask(c, key + 63, last).from, WithMask(c, key, first).below};
-}
-// This note is of a worker's keys of a block; blocks use two in turn.
+// This note is of a worker's 64 keys of a block; blocks use two in turn.
 struct SightNote {
-  Sight all;   // SightOfAll
+  Sight all;   // the queries that see all of them
   Sight span;  // that each of them has (SpanOfKey); empty: they have several
 };
 __device__ __forceinline__ SightNote SightNoteOf(const Common& c, int sample, int key) {
   const Sight first = SpanOfKey(c, sample, key);
   const Sight last = SpanOfKey(c, sample, key + 63);
   const bool is_one = first.from == last.from && first.below == last.below;
-  return {SightOfAll(c, key, first, last), is_one ? first : Sight{0, 0}};
+  return {{WithMask(c, key + 63, last).from, WithMask(c, key, first).below}, is_one ? first : Sight{0, 0}};
 }
 // Where Form::kNotesSpans is false this note stands in its place, of all workers and for one block at a time; its barrier is kv_full.
 struct SightsNote {
-  Sight of_worker[2];  // SightOfAll
+  Sight of_worker[2];  // SightNote::all
 };
 // This note is of a tile of queries; its barrier is q_full.
 struct TileNote {
@@ -219,18 +215,13 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
     Form::K::Prefetch(k, keys);
     Form::V::Prefetch(v, keys);
     [[maybe_unused]] SightsNote sights;
-    if constexpr (Form::kNotesSpans) {
 #pragma unroll
-      for (int worker = 0; worker < Form::kWorkers; ++worker) {
-        PutNote<SightNote>(memory.sight_note(kv_parity, worker),
-                           SightNoteOf(c, item.sample, keys.token + worker * 64 % Form::kKeys));
-      }
-    } else {
-#pragma unroll
-      for (int worker = 0; worker < Form::kWorkers; ++worker) {
-        const int key = keys.token + worker * 64 % Form::kKeys;
-        sights.of_worker[worker] =
-            SightOfAll(c, key, SpanOfKey(c, item.sample, key), SpanOfKey(c, item.sample, key + 63));
+    for (int worker = 0; worker < Form::kWorkers; ++worker) {
+      const SightNote note = SightNoteOf(c, item.sample, keys.token + worker * 64 % Form::kKeys);
+      if constexpr (Form::kNotesSpans) {
+        PutNote<SightNote>(memory.sight_note(kv_parity, worker), note);
+      } else {
+        sights.of_worker[worker] = note.all;
       }
     }
     // A block's keys and values have to wait until the block before it is done with its own. Its first tile of queries does not, so it is
